@@ -1,6 +1,6 @@
 //! The choices that lead to one crash state, and the walk over all of them.
 
-/// How cells are decided beyond the path that is being replayed. A cell is what a crash
+/// Decision of cells beyond the path that is being replayed. A cell is a unit that a crash
 /// leaves independently of others: a word, a line, a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Policy {
@@ -13,7 +13,7 @@ pub(crate) enum Policy {
     Only(u32, u32),
     /// None for these two cells, all for others.
     AllBut(u32, u32),
-    /// Those that were issued before this one, by number.
+    /// The stores that were issued before this one, by number.
     Before(u64),
     /// All for the cells that have this one or a later one, none for others.
     Since(u64),
@@ -22,8 +22,8 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
-    /// The choice for a cell of which 0 takes none of its stores and `all` takes all;
-    /// `choices` counts what else there is. `numbers` are its stores, in order.
+    /// The choice for a cell: 0 takes none of its stores, `all` takes all of them. `choices`
+    /// counts all choices, torn ones included. `numbers` are its stores, in order.
     pub(crate) fn pick(self, cell: u32, all: u32, choices: u32, numbers: &[u64]) -> u32 {
         match self {
             Policy::None => 0,
@@ -37,7 +37,7 @@ impl Policy {
     }
 }
 
-/// A cell on the current path; which one is known once it was taken.
+/// A decision on the current path. Its cell is known once it was taken.
 #[derive(Debug, Clone, Copy)]
 struct Decision {
     cell: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Choices {
 }
 
 impl Choices {
-    /// The next evaluation takes `path`, and `policy` beyond it. Choices out of range are
+    /// Has the next evaluation take `path`, and `policy` beyond it. Choices out of range are
     /// clamped.
     pub(crate) fn start(&mut self, path: &[u32], policy: Policy) {
         let decision = |choice: &u32| Decision {
@@ -68,7 +68,7 @@ impl Choices {
         self.taken = 0;
     }
 
-    /// Decides `cell`, which has several `choices`; `by` says how a policy would.
+    /// Decides `cell`, which has several `choices`; `by` returns the choice of a policy.
     pub(crate) fn take(
         &mut self,
         cell: u32,
@@ -91,14 +91,13 @@ impl Choices {
         decision.choice as usize
     }
 
-    /// Ends an evaluation: what it did not come to is no part of the path.
+    /// Ends an evaluation. Decisions that it did not reach leave the path.
     pub(crate) fn end(&mut self) {
         self.path.truncate(self.taken);
         self.taken = 0;
     }
 
-    /// Whether the path has further alternatives; if so the next evaluation takes the
-    /// next one.
+    /// Moves on to the next path, which the next evaluation takes. Returns whether there is one.
     pub(crate) fn next_path(&mut self) -> bool {
         while self.path.last().is_some_and(|d| d.choice + 1 >= d.choices) {
             self.path.pop();

@@ -1,4 +1,4 @@
-//! Many scripts on one system, over several threads; failures shrunk and given ids.
+//! Explores many scripts on one system in several threads; shrinks failures and gives them ids.
 
 use crate::id::{FailureId, ScriptRef};
 use crate::media::Medium;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vfs::System;
 
-/// One thread's part.
+/// The part of one thread.
 struct Worker<'a, M: Medium> {
     system: &'a M::System,
     options: &'a Options,
@@ -34,7 +34,7 @@ struct Starts<'a, M: Medium> {
 }
 
 impl<M: Medium> Starts<'_, M> {
-    /// What scripts on `tree` start from.
+    /// The start of scripts on `tree`.
     fn on(&mut self, tree: Tree, setting: Setting) -> Result<&Start<M>, String> {
         let same = |(t, s, _): &(Tree, Setting, Start<M>)| (*t, *s) == (tree, setting);
         let at = match self.made.iter().position(same) {
@@ -138,13 +138,13 @@ impl<'a, M: Medium> Worker<'a, M> {
     }
 }
 
-/// So many failures have their scripts made shorter.
+/// Failures whose scripts are made shorter.
 const SHRUNK: u64 = 10;
 
-/// Longest time that is spent on making one failure's script shorter.
+/// Longest time spent on making one failure's script shorter.
 const SHRINK_TIME: Duration = Duration::from_secs(10);
 
-/// What the threads share.
+/// State shared by the threads.
 struct Shared {
     next: AtomicUsize,
     done: AtomicU64,
@@ -165,8 +165,8 @@ impl Shared {
     }
 }
 
-/// Explores the crash states of every script that `options` ask for. `progress` is told
-/// now and then; it is called from several threads.
+/// Explores the crash states of every script that `options` ask for. `progress` is called after
+/// each script, from several threads.
 ///
 /// # Errors
 /// The system cannot even be formatted, opened, or set up.
@@ -311,7 +311,7 @@ fn outcome<M: Medium>(
 /// Explores the crash states of one script, given as text, on a new file system.
 ///
 /// # Errors
-/// As [`explore`], and if `script` is no script.
+/// As [`explore`], and if `script` cannot be parsed.
 pub fn explore_script(
     system: &PmemSystem,
     script: &str,
@@ -338,10 +338,10 @@ pub(crate) fn explore_text<M: Medium>(
     Ok(None)
 }
 
-/// Visits again what `id` names. Returns what is wrong there, if it still is.
+/// Visits the state of one failure again. Returns the failure if it is still there.
 ///
 /// # Errors
-/// `id` is of another system, or names nothing that exists.
+/// `id` is of another system, or its state no longer exists.
 pub fn replay(system: &PmemSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
     replay_on::<StatePmem>(system, id)
 }

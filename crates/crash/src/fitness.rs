@@ -1,5 +1,5 @@
-//! Whether a recovered file system is fit for use: it takes a write to every file and a new
-//! file, and the deletion of everything gives back the space that the files were said to take.
+//! Checks that a recovered file system is fit for use. It accepts a write to every file and a new
+//! file. The deletion of everything frees the space that the files were reported to take.
 
 use crate::handles::Handle;
 use crate::past::{failed, resolve};
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use vfs::{Cookie, Ctx, Errno, FileSystem, FileType, Ino};
 
 /// Writes to every file, makes one, and deletes everything.
-/// `is_new` refuses the handle of a file that is gone.
+/// `is_new` refuses the handle of a removed file.
 pub(crate) fn use_up(
     fs: &dyn FileSystem,
     snapshot: &Snapshot,
@@ -33,8 +33,8 @@ pub(crate) fn use_up(
     Ok(())
 }
 
-/// Blocks that the new file may leave taken when it is gone: the root directory and a
-/// table of inodes grow, by a block and the blocks above it, and need not shrink.
+/// Blocks that may stay taken after the new file is removed. The root directory and a table of
+/// inodes grow by a block and the blocks above it, and need not shrink.
 const KEPT_BLOCKS: u64 = 8;
 
 /// Space in units of 512 bytes that everything but the root directory takes.
@@ -76,7 +76,7 @@ fn write_everywhere(
         // Two paths of one file store the same bytes in the same place.
         if read != Ok(back.len()) || back != *probe {
             return Err(format!(
-                "{} holds not what was written",
+                "{} does not hold what was written",
                 path.escape_ascii()
             ));
         }
@@ -124,7 +124,7 @@ fn delete_below(fs: &dyn FileSystem, cx: &Ctx, dir: Ino, depth: usize) -> Result
     Ok(())
 }
 
-/// The same where a directory may have two names, and space may be lost.
+/// [`use_up`] for a tree in which a directory may have two names, and space may be lost.
 pub(crate) fn use_world(
     fs: &dyn FileSystem,
     is_new: &dyn Fn(Handle) -> Result<(), String>,

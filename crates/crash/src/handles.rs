@@ -1,5 +1,5 @@
-//! Inode numbers with their generations. A client that keeps one for longer than the server
-//! lives (as NFS does) must never reach another file by it, whatever crashes came between.
+//! Inode numbers with their generations. A client may keep one for longer than the server lives,
+//! as NFS does. It must never reach another file by it, whatever crashes came between.
 
 use std::collections::HashMap;
 use vfs::Ino;
@@ -7,8 +7,8 @@ use vfs::Ino;
 /// Inode number and generation.
 pub(crate) type Handle = (Ino, u64);
 
-/// A file, by a number that no other file of a run ever has: its inode number in the model.
-/// (The tested file system numbers its inodes by itself, and reuses the numbers.)
+/// A file, by its inode number in the model, which no other file of a run ever has. The tested
+/// file system reuses its own inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileId(pub Ino);
 
@@ -50,7 +50,7 @@ impl Handles {
         }
     }
 
-    /// Adds the handles of an earlier life that callers had up to its state number `newest`.
+    /// Adds the handles that callers had in an earlier life, up to its state number `newest`.
     ///
     /// # Errors
     /// A file that was made later has one of them.

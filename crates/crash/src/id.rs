@@ -1,21 +1,22 @@
-//! Ids of failures: one word that says everything needed to see the failure again.
+//! Ids of failures: one word from which a failure is replayed.
 //!
 //! Fields, separated by `:`
 //! 1. the system's id,
 //! 2. the persistence model of memory (`words`), or the schedule of write-back (`each`),
-//! 3. the script: `e3.17` (the 17th of those with three operations; `c3.17`, `n3.17`,
-//!    `f3.17`, `l3.17`: on the trees crowded, names, file, large), `r42.5.200` (random, seed
-//!    42, the 5th, of 200 operations) or `=TEXT`, percent-encoded,
+//! 3. the script: an enumerated one such as `e3.17` (three operations, number 17; the letters
+//!    `c`, `n`, `f`, `l` stand for the trees crowded, names, file, large), a random one such as
+//!    `r42.5.200` (seed 42, number 5, 200 operations), or `=TEXT`, percent-encoded,
 //! 4. the operation, counted from 0,
 //! 5. how it failed: `live`, `store.N` (after store N of the trace) or `in` / `end`
 //!    (a crash in the operation / after its return), followed by
 //! 6. one field per crash, `EVENT.CHOICES` (choices run-length coded, `1x3` is three
-//!    times 1), the later ones inside recovery; then optionally `all` or `tSEED`: how
-//!    what remained was chosen when the recovered system was used.
+//!    times 1), the later ones inside recovery; then optionally `all` or `tSEED`: the policy for
+//!    cells that were decided when the recovered system was used.
 //!
-//! `again.SEED` in the fifth field: after a crash (one field), calls of that seed ran on what
-//! was recovered; the operation and how it failed follow as fields 4 to 6. The seed says, too,
-//! whether the crash is a power cut or the end of the server alone.
+//! `again.SEED` in the fifth field is a failure of a second life. One field with the crash
+//! follows; then calls of that seed ran on the recovered system. The operation of those calls
+//! and its failure follow as fields 4 to 6. The seed also selects whether the crash is a power
+//! cut or the end of the server alone.
 
 use crate::walk::{CrashAt, Place, Tail};
 use oracle::script::generate::Tree;
@@ -33,7 +34,7 @@ pub struct FailureId {
     pub(crate) spot: Spot,
 }
 
-/// Where a script comes from.
+/// The source of a script.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ScriptRef {
     Enumerated { tree: Tree, ops: u32, index: u64 },
@@ -41,12 +42,12 @@ pub(crate) enum ScriptRef {
     Text(String),
 }
 
-/// Which check failed.
+/// The check that failed, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spot {
     /// Without any crash.
     Live,
-    /// The logical state right after a store, in program order.
+    /// The logical state after a store, in program order.
     Store(usize),
     /// A crash during the operation.
     In(Place),
@@ -154,7 +155,7 @@ impl Display for Place {
     }
 }
 
-/// Run lengths, without the zeros at the end (which are what is chosen by default).
+/// Run lengths, without the zeros at the end: 0 is the default choice.
 fn runs(choices: &[u32]) -> Vec<(u32, usize)> {
     let mut runs: Vec<(u32, usize)> = Vec::new();
     for choice in choices {
@@ -183,11 +184,11 @@ impl FromStr for FailureId {
         let setting = next("no model or schedule")?.to_string();
         let script = next("no script")?.parse().map_err(|e: String| bad(&e))?;
         let op = next("no operation")?;
-        let op = op.parse().map_err(|_| bad("the operation is no number"))?;
+        let op = op.parse();
+        let op = op.map_err(|_| bad("the operation is not a number"))?;
         let rest: Vec<&str> = fields.collect();
-        let (how, rest) = rest.split_first().ok_or_else(|| bad("does not say how"))?;
-        let spot = spot(how, rest);
-        let spot = spot.ok_or_else(|| bad("it says not how the operation failed"))?;
+        let (how, rest) = rest.split_first().ok_or_else(|| bad("no failed check"))?;
+        let spot = spot(how, rest).ok_or_else(|| bad("the failed check is unknown"))?;
         Ok(Self {
             system,
             setting,
@@ -202,7 +203,7 @@ impl FromStr for ScriptRef {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let bad = || format!("`{s}` names no script");
+        let bad = || format!("`{s}` does not name a script");
         let numbers =
             |text: &str| -> Option<Vec<u64>> { text.split('.').map(|n| n.parse().ok()).collect() };
         if let Some(text) = s.strip_prefix('=') {
@@ -259,7 +260,7 @@ fn spot(how: &str, rest: &[&str]) -> Option<Spot> {
         (None, "end") => Spot::End(place(rest)?),
         (Some(("again", seed)), _) => {
             let (&[first, op, how], rest) = rest.split_first_chunk::<3>()?;
-            // One life after another is as far as it goes.
+            // There are at most two lives.
             let spot = spot(how, rest).filter(|spot| !matches!(spot, Spot::Again(_)))?;
             Spot::Again(Box::new(Again {
                 seed: seed.parse().ok()?,
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_a_reason() {
+    fn malformed_ids_are_refused() {
         for bad in [
             "",
             "bpfs",

@@ -1,19 +1,43 @@
 //! The crash-state explorer.
 //!
-//! Runs operation scripts on a file system over recorded persistent memory or a recorded
-//! block device, visits the states that a power cut could leave at any moment, lets the
-//! file system recover from each, and demands what its declared guarantees promise.
+//! The explorer runs scripts of calls on a file system over recorded persistent memory or a
+//! recorded block device. It visits the states that a power cut could leave at any moment. The
+//! file system recovers from each, and its declared guarantees judge the result.
 //!
-//! - [`PmemSystem`], [`BlockSystem`]: what takes part (format, open, check); engines
-//!   implement it. What follows is for memory; [`block`] has the same for block devices.
+//! - [`PmemSystem`], [`BlockSystem`]: the system under test (format, open, check); engines
+//!   implement them.
 //! - [`explore`]: all short scripts, sampled and random longer ones; [`explore_script`]:
-//!   one script; [`replay`]: one failure, by its [`FailureId`].
+//!   one script; [`replay`]: one failure, by its [`FailureId`]. These take memory; [`block`] has
+//!   the same functions for block devices.
 //! - [`program`]: the same for a program that keeps data in persistent memory itself.
 //!
-//! What a crash can leave (`media`: persistent memory under two models, block devices) and
-//! what is allowed afterwards (`promise`: from the declared guarantees alone) are independent,
-//! and so is when a cache writes back ([`Schedule`]). What is visited: see the documentation
-//! of `walk` (points in time), `media` (choices at a point) and `trial::judge` (demands).
+//! # Example
+//!
+//! ```
+//! use bpfs::{BpfsSystem, Mode};
+//! use crash::{Options, PersistModel, explore_script};
+//!
+//! let options = Options {
+//!     model: PersistModel::Lines,
+//!     ..Options::default()
+//! };
+//! let script = "create f 644\nwrite f 0 5000 1\nrename f g replace\n";
+//! let failure = explore_script(&BpfsSystem(Mode::Log), script, &options)?;
+//! assert_eq!(failure, None, "every crash state keeps the promises of BPFS");
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! # Parts
+//!
+//! Three parts are independent of each other:
+//!
+//! - the states that a crash can leave (`media`: persistent memory under two models, block
+//!   devices);
+//! - the states that are allowed afterwards (`promise`, from the declared guarantees alone);
+//! - the times at which a cache writes back ([`Schedule`]).
+//!
+//! Three modules describe the visited states: `walk` (points in time), `media` (choices at a
+//! point) and `trial::judge` (demands).
 #![forbid(unsafe_code)]
 
 pub mod block;

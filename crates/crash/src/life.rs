@@ -1,11 +1,13 @@
 //! Calls after a recovery, and a crash in them.
 //!
-//! The end of a life is drawn. It is a power cut, or the end of the server: a killed server
-//! leaves all that it has stored to the next one, and what is not durable stays so. More calls
-//! run on what is recovered from it, beside a model of that, and the states that a power cut
-//! can leave of them are judged as those of any script. So a recovery must not only look
-//! right: what it left in place (log records, blocks past the end of a file, orphans) must not
-//! come to light later, and what it has found and built on must not be lost.
+//! The end of a life is drawn: a power cut, or the end of the server. A killed server leaves all
+//! its stores to the next one; those that are not durable stay so. More calls run on the
+//! recovered system and on a model of it. The states that a power cut can leave of them are
+//! judged as those of any script. They show two kinds of wrong recovery:
+//!
+//! - remnants that recovery left in place (log records, blocks past the end of a file, orphans)
+//!   become visible later;
+//! - state that recovery found and built on is lost later.
 
 use crate::choice::{Policy, mix};
 use crate::walk::Limits;
@@ -17,7 +19,7 @@ use vfs::{FileType, Timestamp};
 /// Random calls of a second life.
 const CALLS: usize = 4;
 
-/// When the second life begins: later than all calls of the first one.
+/// Time at which the second life begins: later than all calls of the first one.
 pub(crate) const SECOND_LIFE: Timestamp = Timestamp(1_000_000_000_000_000_000);
 
 /// Bounds of a second life.
@@ -32,12 +34,12 @@ pub(crate) fn limits_of(limits: Limits) -> Limits {
     }
 }
 
-/// How a life ends.
+/// The end of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The server is killed.
     Kill,
-    /// The power fails: what is not durable is lost or not, as this says.
+    /// The power fails. The policy decides which stores that are not durable are lost.
     Cut(Policy),
 }
 
@@ -67,8 +69,8 @@ pub(crate) fn seed_of(limits: Limits, life: u64, events: usize) -> u64 {
     mix(drawn, life) >> 32 & !1 | (drawn ^ life) & 1
 }
 
-/// The calls of a second life: every file grows, so that what was left past its end shows, a
-/// new one takes space, and random ones follow.
+/// The calls of a second life. Every file grows, so that data left past its end show; a new file
+/// takes space; random calls follow.
 pub(crate) fn script_of(seed: u64, found: &ModelFs) -> Result<Script, String> {
     let snapshot = Snapshot::take(found).map_err(|e| e.to_string())?;
     let mut text = String::new();
@@ -76,7 +78,7 @@ pub(crate) fn script_of(seed: u64, found: &ModelFs) -> Result<Script, String> {
         let path = String::from_utf8_lossy(path);
         if node.kind == FileType::Regular && node.nlink == 1 {
             let size = node.size + 20_000;
-            let _ = writeln!(text, "truncate {path} {size}"); // a string takes it
+            let _ = writeln!(text, "truncate {path} {size}"); // writing to a string cannot fail
         }
     }
     text.push_str("create n 644\nwrite n 0 2500 7\n");

@@ -1,8 +1,8 @@
-//! Panics of what is explored are failures like others.
+//! Turns panics of the explored system into failures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What `what` returns; its panic is an error.
+/// Runs `what`. A panic in it becomes an error.
 pub(crate) fn caught<T>(what: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let result = catch_unwind(AssertUnwindSafe(what));
     result.unwrap_or_else(|panic| {

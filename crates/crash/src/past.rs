@@ -1,4 +1,4 @@
-//! The states that were there after each operation, as callers saw them and inode by inode.
+//! The states after each operation, as callers saw them and inode by inode.
 
 use crate::handles::{FileId, Handle};
 use crate::sabotage::{Sabotage, hit};
@@ -11,34 +11,34 @@ use vfs::{Ctx, Errno, FileSystem, FileType, Ino, Timestamp};
 /// The state after an operation.
 pub(crate) struct Past {
     pub expected: Expected,
-    /// Empty where the promise says nothing about single inodes.
+    /// The state by inode; empty where the promise states nothing about single inodes.
     pub known: Known,
 }
 
-/// The state after an operation, and which file each inode number meant then.
+/// The state after an operation by inode, and the file of each inode number.
 #[derive(Default)]
 pub(crate) struct Known {
     pub world: World,
-    /// The file that each inode number meant.
+    /// The file of each inode number.
     pub files: HashMap<Ino, FileId>,
-    /// When the operation ran.
+    /// Time of the operation.
     pub at: Timestamp,
 }
 
-/// What the model shows after an operation.
+/// The state of the model after an operation.
 pub(crate) struct Expected {
     pub snapshot: Snapshot,
     pub hash: u64,
     /// The inode of each path, in order.
     pub inos: Vec<Ino>,
-    /// What names each path's file on the file system, in order.
+    /// The handle of each path's file on the file system, in order.
     pub handles: Vec<Handle>,
-    /// The times of what is open, which may have no name.
+    /// The times of open files, which may have no name.
     open: Vec<(Ino, Times)>,
 }
 
 impl Expected {
-    /// `state`: what the script has open.
+    /// The state of `model`, and of the files that the script has open in `state`.
     pub(crate) fn of(model: &dyn FileSystem, state: &State) -> Result<Self, String> {
         let snapshot = Snapshot::take(model).map_err(|e| format!("model: {e}"))?;
         let inos: Result<_, Errno> = snapshot.iter().map(|(p, ..)| resolve(model, p)).collect();
@@ -59,7 +59,7 @@ impl Expected {
         })
     }
 
-    /// How `seen`, without any crash, differs from this.
+    /// The differences of `seen`, without any crash, from this state.
     pub(crate) fn compared_with(&self, seen: &Snapshot) -> Option<String> {
         if !same_content(seen, &self.snapshot) {
             return Some(self.snapshot.diff(seen).join("; "));

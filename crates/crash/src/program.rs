@@ -1,13 +1,13 @@
 //! Programs that keep data in persistent memory themselves.
 //!
-//! A program runs once, over a recording, and sets marks: what it has begun, and what has
-//! returned. The explorer then visits the states that a power cut could leave before each
-//! fence and at each mark, opens each as the program would, and has the program say whether
-//! what is there fits the marks that had been set. It also cuts the power in the recovery,
-//! and uses what recovered.
+//! A program runs once, over a recording, and sets marks: operations that have begun, and
+//! operations that have returned. The explorer then visits the states that a power cut could
+//! leave before each fence and at each mark. It opens each state as the program would. The
+//! program judges whether the state fits the marks that had been set. The explorer also cuts the
+//! power in the recovery, and uses the recovered memory.
 //!
-//! Threads may take part; what they do must come in the same order in each run, or a failure
-//! cannot be visited again. A fence makes durable what its own thread has flushed.
+//! Threads may take part. Their operations must come in the same order in each run, or a failure
+//! cannot be replayed. A fence makes durable what its own thread has flushed.
 
 mod named;
 
@@ -28,28 +28,28 @@ use std::sync::Arc;
 /// Memory of a program that runs, or has recovered.
 pub type Memory = Arc<dyn Pmem>;
 
-/// What takes part.
+/// A program under test.
 pub trait Program {
-    /// What [`open`](Self::open) gives.
+    /// The recovered memory, as [`open`](Self::open) returns it.
     type Opened;
 
     /// Bytes of memory that it needs.
     fn bytes(&self) -> u64;
 
-    /// Makes the memory as it is before the run, durably.
+    /// Makes the memory that the run starts from, durably.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The memory cannot be made.
     fn format(&self, pm: Memory) -> Result<(), String>;
 
     /// Runs, always in the same way, and calls `mark` with numbers of its own.
     ///
     /// # Errors
-    /// What went wrong without a crash.
+    /// An operation failed without a crash.
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String>;
 
-    /// Whether crashes at a time with these marks are explored: a program may begin as one that is
-    /// explored already.
+    /// Whether crashes at a time with these marks are explored. A program may begin like another
+    /// one that is explored already.
     fn is_explored(&self, _marks: &[u64]) -> bool {
         true
     }
@@ -57,46 +57,46 @@ pub trait Program {
     /// Recovers.
     ///
     /// # Errors
-    /// Why it cannot, which is a failure.
+    /// The memory does not recover. This is a failure.
     fn open(&self, pm: Memory) -> Result<Self::Opened, String>;
 
-    /// Looks at what recovered, given the marks before the crash. Returns a hash of all that
-    /// it saw.
+    /// Judges the recovered memory, given the marks before the crash. Returns a hash of all that
+    /// it read.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The memory breaks a promise. This is a failure.
     fn check(&self, opened: &mut Self::Opened, marks: &[u64]) -> Result<u64, String>;
 
-    /// Uses what recovered as it would after a restart.
+    /// Uses the recovered memory as after a restart.
     ///
     /// # Errors
-    /// What does not work.
+    /// An operation failed. This is a failure.
     fn go_on(&self, _opened: Self::Opened) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// What an exploration of a program found.
+/// Result of the exploration of a program.
 #[derive(Debug)]
 pub struct Explored {
     /// Points in time at which crashes were explored.
     pub points: u64,
-    /// Those with too many states to visit all.
+    /// Points with too many states to visit all.
     pub capped_points: u64,
     /// Crash states recovered from and judged.
     pub states: u64,
-    /// Those that differ in what the memory held.
+    /// Crash states with distinct contents of the memory.
     pub distinct: u64,
-    /// The first failure, at which it ended.
+    /// The first failure, which ended the exploration.
     pub failure: Option<Failure>,
 }
 
-/// A crash state that is wrong.
+/// A crash state that breaks a promise.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// What is wrong.
+    /// The broken promise, as text.
     pub what: String,
-    /// How many marks had been set.
+    /// Number of marks that had been set.
     pub marks: usize,
     place: Place,
 }
@@ -133,7 +133,7 @@ impl<'a, P: Program> Run<'a, P> {
             }
             if let Event::Mark(id) = event {
                 marks.push(*id);
-                // What returned must be there from now on.
+                // Operations that returned must be durable from now on.
                 self.point(n + 1, &marks, limits, tally)?;
             }
             self.pm.apply(event);
@@ -163,8 +163,8 @@ impl<'a, P: Program> Run<'a, P> {
     }
 }
 
-/// Runs a program and visits its crash states, up to the first that is wrong. Of `options`
-/// it takes the model, the bounds and the seed.
+/// Runs a program and visits its crash states, up to the first failure. It takes the model, the
+/// bounds and the seed of `options`.
 ///
 /// # Errors
 /// The program does not run without a crash.
@@ -194,10 +194,10 @@ pub fn explore<P: Program>(program: &P, options: &Options) -> Result<Explored, S
     })
 }
 
-/// Visits a failure again. Returns what is wrong there now.
+/// Visits the state of a failure again. Returns the present failure, as text.
 ///
 /// # Errors
-/// There is no such place any more.
+/// The state no longer exists.
 pub fn replay<P: Program>(
     program: &P,
     options: &Options,

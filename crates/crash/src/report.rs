@@ -1,4 +1,4 @@
-//! What to explore, and what came out.
+//! Options and results of an exploration.
 
 use crate::{PersistModel, Schedule};
 use oracle::script::generate::Tree;
@@ -6,19 +6,19 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-/// What to explore.
+/// Options of an exploration.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Longest enumerated scripts: 0 (none) to 3 operations.
     pub ops: u32,
-    /// How many of the longest enumerated scripts on each tree to draw, each at most once;
+    /// Number of the longest enumerated scripts on each tree that are drawn, each at most once;
     /// `None`: all.
     pub sample: Option<u64>,
-    /// What the enumerated scripts start from.
+    /// Trees that the enumerated scripts start from.
     pub trees: Vec<Tree>,
     /// Further trees, on which enumerated scripts have one operation at most.
     pub singles: Vec<Tree>,
-    /// Scripts of the user's, as text; they start from a new file system.
+    /// The user's scripts, as text; they start from a new file system.
     pub scripts: Vec<String>,
     /// Number of long random scripts.
     pub random_scripts: u64,
@@ -28,31 +28,32 @@ pub struct Options {
     pub seed: u64,
     /// Persistence model, of memory.
     pub model: PersistModel,
-    /// When blocks are written back, on block devices: each script is run with each.
+    /// Schedules of write-back, on systems with a cache. Each script runs with each of them.
     pub schedules: Vec<Schedule>,
     /// States up to which a point in time is explored exhaustively.
     pub states_per_point: usize,
     /// Random subsets, and single cells, tried at a point with more states.
     pub samples: usize,
-    /// Moments of a script at which crashes are explored: calls on persistent memory, ends of
-    /// flushes on block devices. Of a longer script a seeded choice of about that many.
+    /// Most moments of a script at which crashes are explored: calls on persistent memory, ends
+    /// of flushes on block devices. From a longer script about that many are drawn by seed.
     pub moments: usize,
-    /// Ends of each script, drawn by seed: a power cut, or a killed server, which leaves what it
-    /// has stored to the next one, durable or not. More calls run after recovery, and their
-    /// crash states are visited, too.
+    /// Ends of each script, drawn by seed: a power cut or a killed server. A killed server leaves
+    /// all its stores to the next one, durable or not. More calls run after recovery, and their
+    /// crash states are visited as well.
     pub lives: usize,
     /// Further crashes inside recovery: 0, 1 or 2.
     pub recovery_depth: usize,
-    /// Starts no further script after this time.
+    /// Time after which no further script starts.
     pub time_limit: Option<Duration>,
-    /// Starts no further script after so many failures.
+    /// Number of failures after which no further script starts.
     pub max_failures: usize,
     /// Threads; one is the caller's own.
     pub threads: usize,
 }
 
 impl Default for Options {
-    /// All scripts of one and two operations on the small tree, words, seed 1, two threads, no time limit.
+    /// All scripts of one and two operations on the small tree, words, seed 1, two threads, no
+    /// time limit.
     fn default() -> Self {
         Self {
             ops: 2,
@@ -77,7 +78,7 @@ impl Default for Options {
     }
 }
 
-/// How far an exploration is.
+/// Progress of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     /// Scripts done.
@@ -90,8 +91,8 @@ pub struct Progress {
     pub violations: u64,
 }
 
-/// What an exploration found. The same for the same seed, but for times and for where
-/// limits of time or failures struck.
+/// Result of an exploration. It is the same for the same seed, apart from times and from the
+/// effects of limits of time or failures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// [`System::id`](vfs::System::id).
@@ -106,19 +107,19 @@ pub struct Outcome {
     pub workloads: u64,
     /// Scripts asked for.
     pub workloads_total: u64,
-    /// Whether that was all of them.
+    /// Whether all scripts were run.
     pub complete: bool,
-    /// What part of the scripts of each length was run.
+    /// By tree and length: the part of the scripts that was run.
     pub enumerated: Vec<Enumerated>,
     /// Points in time at which crashes were explored.
     pub points: u64,
-    /// Those with too many states to visit all.
+    /// Points with too many states to visit all.
     pub capped_points: u64,
     /// Crash states recovered from and judged.
     pub states_explored: u64,
-    /// Those that differ in what the medium held.
+    /// Crash states with distinct contents of the medium.
     pub states_distinct: u64,
-    /// States checked a second way, to test the explorer itself.
+    /// States checked a second time without lazy choice, to test the explorer itself.
     pub audited: u64,
     /// Stores after which the logical state was read, in program order.
     pub stores_checked: u64,
@@ -136,29 +137,29 @@ pub struct Outcome {
     pub failures: Vec<FailureReport>,
 }
 
-/// What part of the scripts of one length on one tree was run.
+/// The part of the scripts of one length on one tree that was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Enumerated {
-    /// What they start from.
+    /// The tree that they start from.
     pub tree: Tree,
     /// Operations in each script.
     pub ops: u32,
-    /// Scripts run; if less than `of`, a sample, or what a limit let through.
+    /// Scripts run. Fewer than `of` are a sample, or were cut off by a limit.
     pub taken: u64,
-    /// Scripts there are.
+    /// Scripts in all.
     pub of: u64,
 }
 
 /// A failure. Its text is one line that begins with the id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FailureReport {
-    /// Replays it: see [`FailureId`](crate::FailureId).
+    /// The id that replays it: see [`FailureId`](crate::FailureId).
     pub id: String,
     /// The operation.
     pub op: String,
-    /// What is wrong.
+    /// The finding.
     pub what: String,
-    /// What the scripts start from.
+    /// The tree that the scripts start from.
     pub tree: Tree,
     /// The script, one operation per line.
     pub script: String,

@@ -1,5 +1,5 @@
-//! Bugs of the explorer itself that its own tests put back, to see that they would be
-//! noticed. Outside those tests every question is answered no at compile time.
+//! Seeded bugs of the explorer itself. Its own tests arm them and check that the tests fail.
+//! Outside tests [`hit`] is always false.
 
 /// A bug of the explorer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,9 +10,9 @@ pub(crate) enum Sabotage {
     LinkCountIgnored,
     /// The state after the return of an operation is not visited.
     FinalStateSkipped,
-    /// A flush makes durable what was issued, completed or not.
+    /// A flush makes all issued writes durable, completed or not.
     FlushCoversIssued,
-    /// Of the writes that are not durable only prefixes are tried.
+    /// Only prefixes of the writes that are not durable are tried.
     PrefixesOnly,
 }
 
@@ -34,7 +34,7 @@ mod armed {
         static FIRED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Runs `test` on this thread with the bug put back; returns how often it fired.
+    /// Runs `test` on this thread with the bug armed. Returns how often it fired.
     pub(crate) fn with<R>(bug: Option<Sabotage>, test: impl FnOnce() -> R) -> (R, u64) {
         ARMED.set(bug);
         FIRED.set(0);

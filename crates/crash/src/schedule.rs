@@ -1,14 +1,14 @@
-//! When blocks leave the cache.
+//! Times at which blocks leave the cache.
 
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-/// When a script's changes are written back. All end with a sync.
+/// A schedule of write-back for a script's changes. Each ends with a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// By that sync.
+    /// All by that sync.
     Sync,
     /// One wave after each operation.
     Each,
@@ -16,10 +16,10 @@ pub enum Schedule {
     Ones,
     /// After the last operation, two blocks at a time.
     Twos,
-    /// After the last operation, in waves as large as they come.
+    /// After the last operation, in waves of all blocks that can be written.
     Waves,
-    /// After each operation and after the last, in waves of a few blocks that are drawn from
-    /// all that can be written; the number is a seed.
+    /// After each operation and after the last, in waves of a few blocks. They are drawn by this
+    /// seed from all blocks that can be written.
     Any(u32),
 }
 

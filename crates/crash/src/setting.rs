@@ -1,4 +1,4 @@
-//! What is varied besides the script.
+//! Settings that are varied besides the script.
 
 use crate::{PersistModel, Schedule};
 use std::fmt::{self, Display, Formatter};

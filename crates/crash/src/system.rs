@@ -1,4 +1,4 @@
-//! What takes part.
+//! Systems under test, and their failures.
 
 use crate::id::Spot;
 use medium::Pmem;

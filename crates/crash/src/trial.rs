@@ -1,5 +1,5 @@
-//! One script on one system: run, recorded, compared with the model, and crashed. Any medium
-//! meets any promise here.
+//! One script on one system: run, recorded, compared with the model, and crashed. This module
+//! combines any medium with any promise.
 
 mod judge;
 mod life;
@@ -23,21 +23,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use vfs::{ManualClock, Timestamp};
 
-/// What scripts start from: an image, and the model in the same state. One thread's own:
-/// its media and its clock are used by one run at a time.
+/// The start of scripts: an image, and the model in the same state. It belongs to one thread: one
+/// run at a time uses its media and its clock.
 pub(crate) struct Start<M: Medium> {
-    /// Where scripts run, and where their crash states are visited. Each run begins by
-    /// undoing what the one before it did.
+    /// The medium that scripts run on. Each run begins by undoing the one before it.
     live: Arc<M>,
+    /// The medium of the crash states.
     crashed: Arc<M>,
     setting: Setting,
-    /// What a killed server did to `crashed`, and the medium after that.
+    /// Events of a killed server on `crashed`, and of the medium after the kill.
     before: Vec<M::Event>,
     model: ModelFs,
     clock: Arc<ManualClock>,
-    /// When it is opened.
+    /// Time at which it is opened.
     opened_at: Timestamp,
-    /// A crash came before: what the promise allows the checker to find may be there.
+    /// Whether a crash came before, so that damage allowed by the promise may be there.
     recovered: bool,
 }
 
@@ -49,23 +49,24 @@ impl<M: Medium> Start<M> {
 
 /// A call with the write-back that followed it, or the write-back at the end.
 struct Phase {
-    /// Where in the trace it ends.
+    /// Its end in the trace.
     end: usize,
-    /// The newest state that it can have brought about.
+    /// The newest state that it can have reached.
     newest: usize,
-    /// What was durable before it, and after its return.
+    /// The floors before it.
     before: Floors,
+    /// The floors after its return.
     after: Floors,
 }
 
-/// A script as it ran.
+/// A recorded run of a script.
 pub(crate) struct Run<'a, M: Medium> {
     system: &'a M::System,
     start: &'a Start<M>,
     promise: Promise,
     trace: Vec<M::Event>,
-    /// Where in the trace the first phase begins. What is before that, the opening, is judged
-    /// by itself after the end of another life, and else not at all.
+    /// Begin of the first phase in the trace. The opening before it is judged by itself after the
+    /// end of another life, and otherwise not at all.
     opened: usize,
     phases: Vec<Phase>,
     /// `past[i]` is the state before operation `i`.
@@ -74,15 +75,15 @@ pub(crate) struct Run<'a, M: Medium> {
     written: BTreeSet<usize>,
     /// Operations that found no space.
     full: u64,
-    /// Whose handles callers had.
+    /// The handles that callers had.
     handles: Handles,
 }
 
-/// At which moments of a script crashes are visited.
+/// The moments of a script at which crashes are visited.
 enum Moments {
-    /// Without a cache, what a call does comes in the call: in some calls.
+    /// Within these calls: without a cache, a call writes before it returns.
     Calls(Range<usize>),
-    /// Anywhere, since what a call does comes later; there are that many moments.
+    /// Anywhere, since a cache writes after calls return. The number of moments.
     Anywhere(usize),
 }
 
@@ -102,8 +103,8 @@ impl Moments {
     }
 }
 
-/// Runs `script` and visits the crash states of the operations in `ops` (or more, where what
-/// an operation does comes later).
+/// Runs `script` and visits the crash states of the operations in `ops`. With a cache, which
+/// writes later, it visits those of the whole script.
 pub(crate) fn crash<M: Medium>(
     system: &M::System,
     start: &Start<M>,
@@ -123,10 +124,10 @@ pub(crate) fn crash<M: Medium>(
     run.live_again(ops, limits, tally)
 }
 
-/// Visits one failure again; returns what is wrong there now.
+/// Visits the state of one failure again. Returns the present failure there.
 ///
 /// # Errors
-/// There is no such place.
+/// The state does not exist.
 pub(crate) fn again<M: Medium>(
     system: &M::System,
     start: &Start<M>,
@@ -147,7 +148,7 @@ pub(crate) fn again<M: Medium>(
 }
 
 impl<M: Medium> Run<'_, M> {
-    /// The medium for crash states, as it was before the script.
+    /// The medium for crash states, in the state before the script.
     fn medium(&self) -> &Arc<M> {
         let Start {
             crashed, before, ..
@@ -175,7 +176,7 @@ impl<M: Medium> Run<'_, M> {
         start..self.phases[phase].end
     }
 
-    /// The phase in which an event is.
+    /// The phase of an event.
     fn phase_of(&self, event: usize) -> usize {
         let is_later = |phase: &Phase| event < phase.end;
         let last = self.phases.len().saturating_sub(1);
@@ -210,7 +211,7 @@ impl<M: Medium> Run<'_, M> {
         }
     }
 
-    /// Visits the crash states at the moments, up to the first that is wrong.
+    /// Visits the crash states at the moments, up to the first failure.
     fn crash(&self, moments: &Moments, limits: Limits, tally: &mut Tally) -> Result<(), Failure> {
         let medium = self.medium();
         let apply = |events: Range<usize>| self.trace[events].iter().for_each(|e| medium.apply(e));
@@ -258,7 +259,7 @@ impl<M: Medium> Run<'_, M> {
         let Phase { before, after, .. } = &self.phases[phase];
         let is_skipped = !moments.take_event(events.end, limits);
         if before == after || is_skipped || hit(Sabotage::FinalStateSkipped) {
-            return Ok(()); // nothing more is demanded than before the next event
+            return Ok(()); // the demands are those before the next event
         }
         let mut judge = self.judge(phase, true);
         walk.judge = &mut judge;
@@ -269,7 +270,7 @@ impl<M: Medium> Run<'_, M> {
         })
     }
 
-    /// Visits one failure again; returns what is wrong there now.
+    /// Visits the state of one failure again. Returns the present finding there.
     fn again(&self, phase: usize, spot: &Spot) -> Result<Option<String>, String> {
         if phase >= self.phases.len() {
             return Err(format!("the script has no operation {phase}"));
@@ -284,7 +285,7 @@ impl<M: Medium> Run<'_, M> {
         let mut place = place.clone();
         let first = place.crashes.first_mut().ok_or("the id names no crash")?;
         if returned {
-            // The end of the operation, wherever changed code has moved it.
+            // Changed code may have moved the end of the operation.
             first.event = events.end;
         }
         if !(events.start..=events.end).contains(&first.event) {

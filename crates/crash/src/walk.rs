@@ -3,26 +3,24 @@
 //! # Which points in time are enough
 //!
 //! Between two fences (of a block device: ends of flushes, and completions of writes with
-//! force unit access) the set of pending stores only grows, and a cell's legal contents
-//! are prefixes of its stores: whatever a crash can leave at a moment, a crash right
-//! before the next fence can leave too. So it suffices to look (W1) right before each
-//! fence and (W2) at the end of each operation, where what is demanded changes. Stores
-//! that the cache evicted early are among the prefixes; flushes matter only for what
-//! the next fence makes impossible.
+//! force unit access) the set of pending stores only grows. A cell's legal contents are prefixes
+//! of its stores. A crash right before the next fence can therefore leave every state that an
+//! earlier crash can leave. Two kinds of points suffice: (W1) right before each fence, and (W2)
+//! at the end of each operation, where the demands change. Stores that the cache evicted early
+//! are among the prefixes. A flush only affects the states that the next fence makes impossible.
 //!
 //! # Which states are visited at a point
 //!
-//! All that the judge can tell apart ([`crate::media`]), up to [`Limits::leaves`].
+//! All states that the judge can distinguish ([`crate::media`]), up to [`Limits::leaves`].
 //! Beyond that: none, all, every single cell applied, every single one dropped, and
 //! seeded random subsets. The tail of an evaluation (using the recovered system) is
 //! tried with none, all and random choices only.
 //!
-//! Stores that recovery makes are a trace themselves, and its points are visited the
-//! same way, [`Limits::recovery_depth`] crashes deep.
+//! The stores of a recovery are a trace as well. Its points are visited the same way,
+//! [`Limits::recovery_depth`] crashes deep.
 //!
-//! Of every hundred states one is checked without lazy choice: all cells decided at
-//! once, at random. What comes out must be among the outcomes seen; else the explorer
-//! itself is wrong.
+//! One in a hundred states is checked without lazy choice: all cells are decided at once, at
+//! random. An outcome that was not seen before is a bug of the explorer.
 
 use crate::choice::{Policy, mix};
 use hashbrown::HashSet;
@@ -33,48 +31,47 @@ use std::sync::Arc;
 pub(crate) trait CrashState {
     /// A step of a trace.
     type Event;
-    /// What [`enter`](Self::enter) saves.
+    /// The state that [`enter`](Self::enter) saves.
     type Level;
 
     /// Whether `event` makes states impossible that were possible before it.
     fn narrows(&self, event: &Self::Event) -> bool;
-    /// Does one step of the trace.
+    /// Applies one step of the trace.
     fn apply(&self, event: &Self::Event);
-    /// Makes what the trace did so far the state that evaluations start from.
+    /// Makes the present state the one that evaluations start from.
     fn keep(&self);
-    /// Two points in time with the same key have the same crash states.
+    /// Key of a point in time. Two points with the same key have the same crash states.
     fn point_key(&self) -> u64;
-    /// Whether there are too many states to visit all, which may be done up to so many,
-    /// after so many crashes before.
+    /// Whether there are more than `leaves` states, after `depth` crashes before.
     fn is_crowded(&self, _leaves: usize, _depth: usize) -> bool {
         false
     }
-    /// Starts a new walk: the next evaluation takes `path`, and `policy` beyond it.
+    /// Starts a new walk. The next evaluation takes `path`, and `policy` beyond it.
     fn start(&self, path: &[u32], policy: Policy);
-    /// Moves on to the next path, if there is one.
+    /// Moves on to the next path. Returns whether there is one.
     fn next_path(&self) -> bool;
     /// The hash of the state, if all of it is decided at the start of an evaluation.
     fn settle(&self) -> Option<u64> {
         None
     }
-    /// Ends an evaluation: takes back everything since [`keep`](Self::keep).
+    /// Ends an evaluation: undoes all changes since [`keep`](Self::keep).
     fn rollback(&self);
     /// The decisions taken since the evaluation began: cell and choice.
     fn decisions(&self) -> Vec<(u32, u32)>;
-    /// Whether the tail of this evaluation met undecided cells.
+    /// Whether the tail of this evaluation read undecided cells.
     fn tail_chose(&self) -> bool {
         false
     }
     /// Decides every cell at once. For media that decide lazily.
     fn decide_all(&self, _policy: Policy) {}
-    /// Hash of the crash state as far as it is decided.
+    /// Hash of the decided part of the crash state.
     fn hash(&self) -> u64;
     /// Makes a crash permanent up to [`leave`](Self::leave).
     fn enter(&self, decisions: &[(u32, u32)]) -> Self::Level;
     /// Undoes [`enter`](Self::enter) and everything since.
     fn leave(&self, level: Self::Level);
-    /// How to choose at a point with too many states, beside none of what is pending.
-    /// `depth`: how many crashes there were before.
+    /// Policies for a point with too many states, besides taking no pending store.
+    /// `depth`: number of crashes before.
     fn samples(&self, most: usize, depth: usize, seed: u64) -> Vec<Policy>;
 }
 
@@ -90,7 +87,7 @@ pub(crate) struct Limits {
     pub samples: usize,
     /// Random choices tried for the tail, beside none and all.
     pub tails: u64,
-    /// Moments of a script that are visited: of a longer one a seeded choice.
+    /// Most moments of a script that are visited, drawn by seed from a longer one.
     pub moments: usize,
     /// Ends of a script after which more calls run and are crashed.
     pub lives: usize,
@@ -105,22 +102,22 @@ impl Limits {
     }
 }
 
-/// One crash: before which event of the trace, and what was chosen, in order of reads.
+/// One crash: the event of the trace after it, and the choices, in order of reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CrashAt {
     pub event: usize,
     pub choices: Vec<u32>,
 }
 
-/// A crash state that can be visited again: a crash, the crashes in recoveries after
-/// it, and how the tail chose.
+/// A crash state that can be visited again: a crash, the crashes in recoveries after it, and the
+/// choices of the tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub crashes: Vec<CrashAt>,
     pub tail: Tail,
 }
 
-/// How the tail of an evaluation decides, in a form that ids can carry.
+/// The policy of an evaluation's tail, in a form that ids can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     None,
@@ -138,18 +135,18 @@ impl Tail {
     }
 }
 
-/// What the judge says about one crash state.
+/// The judgement of one crash state.
 pub(crate) struct Verdict<E> {
-    /// What is wrong, if anything.
+    /// The finding, if the state is wrong.
     pub wrong: Option<String>,
-    /// Hash of all that the judge saw of the recovered system.
+    /// Hash of all that the judge read of the recovered system.
     pub outcome: u64,
-    /// What recovery read to decide, and what it stored.
+    /// The recovery, if it stored something.
     pub recovery: Option<Recovery<E>>,
 }
 
 impl<E> Verdict<E> {
-    /// On a state that was judged already, and found right.
+    /// The verdict on a state that was judged before and is sound.
     fn known() -> Self {
         Self {
             wrong: None,
@@ -163,20 +160,20 @@ impl<E> Verdict<E> {
 pub(crate) struct Recovery<E> {
     pub decisions: Vec<(u32, u32)>,
     pub trace: Vec<E>,
-    /// Crashes of recoveries with the same key leave the same, as far as it matters.
+    /// Key of the recovery. Crashes in recoveries of the same key leave equivalent states.
     pub key: Option<u64>,
 }
 
-/// Recovers from a crash state and judges the result. Must be deterministic, and must
+/// Recovers from a crash state and judges the result. It must be deterministic, and must
 /// reach the state only through `medium`.
 pub(crate) trait Judge<S: CrashState> {
-    /// Judges; `tail` decides what is read after the recovered system was examined.
+    /// Judges. `tail` decides cells that are first read after the recovered system was examined.
     fn judge(&mut self, medium: &Arc<S>, tail: Policy) -> Verdict<S::Event>;
-    /// Hash of what is demanded at this point.
+    /// Hash of the demands at this point.
     fn demands(&self) -> u64;
 }
 
-/// What was visited.
+/// Counts of the visited states, and keys of the known ones.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub states: u64,
@@ -186,9 +183,9 @@ pub(crate) struct Tally {
     pub audited: u64,
     /// Points already visited, by state and demand.
     pub known_points: HashSet<u64>,
-    /// States already judged, of media that decide all of a state at once.
+    /// States already judged, of media that decide a state at once.
     pub known_states: HashSet<u64>,
-    /// Recoveries of which crashes were visited, by key and demand.
+    /// Recoveries whose crashes were visited, by key and demand.
     pub known_recoveries: HashSet<u64>,
     /// Stores after which the logical state was read, in program order.
     pub looked: u64,
@@ -199,7 +196,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Forgets what was visited: another script begins, or another image.
+    /// Clears the known keys, since another script or another image begins.
     pub(crate) fn begin(&mut self) {
         self.known_points.clear();
         self.known_states.clear();
@@ -219,7 +216,7 @@ pub(crate) struct Walk<'a, S: CrashState> {
     pub judge: &'a mut dyn Judge<S>,
     pub limits: Limits,
     pub tally: &'a mut Tally,
-    /// Crashes that led here, when inside a recovery.
+    /// The crashes before, inside a recovery.
     pub crashes: Vec<CrashAt>,
 }
 
@@ -227,7 +224,7 @@ impl<S: CrashState> Walk<'_, S> {
     /// Visits the states that a crash before `event` can leave.
     pub(crate) fn point(&mut self, event: usize) -> Result<(), Found> {
         self.medium.keep();
-        // How deep we are decides whether crashes of the recovery are visited as well.
+        // The depth decides whether crashes of the recovery are visited as well.
         let depth = self.crashes.len() as u64;
         let key = mix(mix(self.medium.point_key(), self.judge.demands()), depth);
         if !self.tally.known_points.insert(key) {
@@ -275,7 +272,7 @@ impl<S: CrashState> Walk<'_, S> {
 
     fn visit(&mut self, tail: Tail) -> (Verdict<S::Event>, Vec<u32>, bool) {
         if let Some(state) = self.medium.settle() {
-            // Fewer crashes before it mean that more after it were tried.
+            // After fewer crashes before the state, more were tried after it.
             let key = mix(state, self.judge.demands());
             let at_depth = |depth: usize| mix(key, depth as u64);
             let depth = self.crashes.len();
@@ -342,7 +339,7 @@ impl<S: CrashState> Walk<'_, S> {
         self.point(trace.len())
     }
 
-    /// A point with too many states.
+    /// Samples a point with too many states.
     fn sample(&mut self, event: usize) -> Result<(), Found> {
         let seed = mix(self.limits.seed, mix(event as u64, self.medium.point_key()));
         for policy in self
@@ -359,7 +356,7 @@ impl<S: CrashState> Walk<'_, S> {
     fn audit(&mut self, event: usize, visited: u64, outcomes: &HashSet<u64>) -> Result<(), Found> {
         if self.medium.settle().is_some() {
             self.medium.rollback();
-            return Ok(()); // nothing is chosen lazily
+            return Ok(()); // there is no lazy choice
         }
         let seed = mix(self.limits.seed, self.medium.point_key());
         let audits = visited / 100 + u64::from(seed % 100 < visited % 100);
@@ -388,7 +385,7 @@ impl<S: CrashState> Walk<'_, S> {
     }
 }
 
-/// Brings `medium`, which holds the state before `trace`, to `place`, and judges it.
+/// Moves `medium`, which holds the state before `trace`, to `place`, and judges that state.
 pub(crate) fn revisit<S: CrashState<Event: Clone>>(
     medium: &Arc<S>,
     trace: &[S::Event],

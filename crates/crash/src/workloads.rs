@@ -1,4 +1,4 @@
-//! Which scripts are run: the same for every promise and medium.
+//! Selection of the scripts that are run.
 
 use crate::choice::mix;
 use crate::id::ScriptRef;
@@ -23,7 +23,7 @@ impl ScriptRef {
         }
     }
 
-    /// What the script starts from.
+    /// The tree that the script starts from.
     pub(crate) fn tree(&self) -> Tree {
         match self {
             ScriptRef::Enumerated { tree, .. } => *tree,
@@ -32,7 +32,7 @@ impl ScriptRef {
         }
     }
 
-    /// Which operations to crash. Shorter sequences are scripts of their own, so only
+    /// The operations to crash. Shorter enumerated sequences are scripts of their own, so only
     /// the last operation of one is new.
     pub(crate) fn crashed(&self, script: &Script) -> Range<usize> {
         let end = script.ops.len();
@@ -46,7 +46,7 @@ impl ScriptRef {
 /// Longest random script.
 const MAX_LEN: usize = 100_000;
 
-/// The scripts that `options` ask for, in order, and what part of each length they are.
+/// The scripts that `options` ask for, in order, and the part of each length that they are.
 pub(crate) fn workloads(options: &Options) -> (Vec<ScriptRef>, Vec<Enumerated>) {
     let (mut all, mut parts) = (Vec::new(), Vec::new());
     let longest = options.ops.min(3);

@@ -1,5 +1,5 @@
-//! A file system as a graph of inodes: names, attributes and data, by inode number. It
-//! bears what a [`Snapshot`](oracle::Snapshot) refuses: a directory with two names.
+//! A file system as a graph of inodes: names, attributes and data, by inode number. It accepts a
+//! directory with two names, which a [`Snapshot`](oracle::Snapshot) refuses.
 
 use oracle::{ModelFs, ModelOptions};
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,7 @@ use vfs::{
     SetAttr, SetTime, Timestamp, XattrMode,
 };
 
-/// Bytes of data that are kept together.
+/// Bytes in a piece of data.
 pub(crate) const PIECE: u64 = 1024;
 
 /// Pieces of a file that are not all zeros, by number.
@@ -26,7 +26,7 @@ pub(crate) struct Inode {
 }
 
 impl Inode {
-    /// Whether another state of the inode differs in nothing but times and data.
+    /// Whether another state of the inode differs only in times and data.
     pub fn same_but_times(&self, other: &Self) -> bool {
         let attr = Attr {
             atime: self.attr.atime,
@@ -38,13 +38,13 @@ impl Inode {
     }
 }
 
-/// All that can be reached from the root.
+/// All inodes that can be reached from the root.
 #[derive(Default)]
 pub(crate) struct World {
     pub nodes: HashMap<Ino, Inode>,
     /// The names in each directory, without `.` and `..`.
     pub names: HashMap<Ino, BTreeMap<Vec<u8>, Ino>>,
-    /// What `..` is in each directory.
+    /// The inode of `..` in each directory.
     pub above: HashMap<Ino, Ino>,
 }
 
@@ -52,7 +52,7 @@ impl World {
     /// Reads all of a file system.
     ///
     /// # Errors
-    /// What cannot be read, or contradicts itself.
+    /// It cannot be read, or contradicts itself.
     pub fn read(fs: &dyn FileSystem) -> Result<Self, String> {
         let mut world = Self::default();
         let root = fs.getattr(&Ctx::root(), Ino::ROOT);
@@ -117,7 +117,7 @@ impl World {
         Ok(names.collect())
     }
 
-    /// How many names each inode has, those that a directory's own entries make included.
+    /// Number of names of each inode, with `.` and `..`.
     pub fn links(&self) -> HashMap<Ino, u32> {
         let mut links = HashMap::new();
         for (dir, above) in &self.above {
@@ -134,7 +134,7 @@ impl World {
 /// A model in the state of `fs`.
 ///
 /// # Errors
-/// What cannot be read, or is beyond the model: a directory with two names.
+/// `fs` cannot be read, or has a directory with two names, which the model refuses.
 pub(crate) fn model_of(
     times: RangeInclusive<Timestamp>,
     fs: &dyn FileSystem,
@@ -197,7 +197,7 @@ impl Inode {
         Ok(made)
     }
 
-    /// Owners, mode, and in the end the times, which all else moves.
+    /// Sets owners, mode, and at the end the times, which the other calls change.
     fn set_all(&self, model: &ModelFs, ino: Ino) -> Result<(), Errno> {
         let Attr {
             uid,

@@ -1,20 +1,20 @@
 //! A file system in the explorer's memory, to put directories of durable memory on.
 //!
-//! It promises what POSIX does and no more, so that a crash may leave whatever some file system
+//! It promises no more than POSIX, so that a crash may leave any state that some file system
 //! would leave:
 //!
 //! 1. A change of a name (made, renamed, removed) is one word of its directory's history, so it is
 //!    atomic. Synchronising the directory makes it durable, and nothing else does. Until then a
 //!    crash may leave it out and keep others, earlier or later ones.
 //! 2. A file's length is a word of its own. Synchronising the file makes length and contents
-//!    durable, and not its name; a fence does that for what was flushed in a mapping, and not for
-//!    the length.
+//!    durable, but not the name. A fence makes flushed stores of a mapping durable, but not the
+//!    length.
 //! 3. A file that is longer than what was stored in it holds zeros there.
 //! 4. With durability `process` flushes and fences of a mapping do nothing.
 //! 5. Each crash is a power failure: the next [`mount`](Disk::mount) is another boot of the machine.
-//!    A process that is killed leaves all that it did to the other processes of its boot.
+//!    A killed process leaves all its changes to the other processes of its boot.
 //!
-//! No file, and no directory, gets the place of another one that there was before.
+//! No file or directory reuses the place of an earlier one.
 
 mod arena;
 
@@ -33,12 +33,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Boots that there can be: of a run, and of recoveries.
+/// Most boots: of a run, and of recoveries.
 const BOOTS: u64 = 4;
-/// Files and directories that a boot can make.
+/// Numbers for files in each boot, of which the first is unused.
 const FILES: u64 = 24;
+/// Numbers for directories in each boot, of which the first is that of the root or unused.
 const DIRECTORIES: u64 = 4;
-/// Changes of names in one directory.
+/// Most changes of names in one directory.
 const CHANGES: u64 = 128;
 /// Bytes of the longest file.
 const FILE_BYTES: u64 = 40 << 10;
@@ -51,10 +52,11 @@ const AT_DATA: u64 = AT_LENGTHS + BOOTS * FILES * LINE_BYTES;
 /// Bytes of memory that a disk takes. Zeros are an empty one.
 pub const DISK_BYTES: u64 = AT_DATA + BOOTS * FILES * FILE_BYTES;
 
-/// What files and directories can be called, besides `region-` and a number, and what is behind a
-/// name while a file is not whole.
+/// Names of files and directories, besides those of regions.
 const NAMES: [&str; 6] = ["above", "memory", "regions", "boot", "pool", "frames"];
+/// Prefix of a region's name; a number follows.
 const REGION: &str = "region-";
+/// Suffix of the name of an incomplete file; a number follows.
 const UNFINISHED: &str = ".new-";
 
 /// A file or directory, by number. Directory 0 is the root.
@@ -73,7 +75,7 @@ enum Change {
 }
 
 impl Change {
-    /// The word that is stored for it, which is not 0.
+    /// The word stored for it, which is not 0.
     fn word(self) -> u64 {
         let (what, from, to, node) = match self {
             Self::Link(name, node) => (1, 0, name, node),
@@ -128,12 +130,13 @@ fn name_of(number: u64) -> String {
     }
 }
 
-/// A directory that was looked at.
+/// A directory in memory.
 #[derive(Default)]
 struct Directory {
     names: BTreeMap<u64, Node>,
-    /// Words of its history that are used, and of these those that are durable.
+    /// Used words of its history.
     used: u64,
+    /// Number of durable words, from the first.
     synced: u64,
 }
 
@@ -155,11 +158,11 @@ impl Directory {
     }
 }
 
-/// What the machine has in memory.
+/// State of the machine in memory.
 #[derive(Default)]
 struct Caches {
     directories: BTreeMap<u64, Directory>,
-    /// Lines of files that were stored to.
+    /// By file: lines with stores that are not synchronised.
     changed: BTreeMap<u64, BTreeSet<u64>>,
     made_files: u64,
     made_directories: u64,
@@ -190,7 +193,7 @@ impl Disk {
         }))
     }
 
-    /// A process, which is killed after that many steps.
+    /// Starts a process, which is killed after that many steps.
     pub fn process(self: &Arc<Self>, steps: usize) -> Process {
         Process {
             disk: self.clone(),
@@ -208,7 +211,7 @@ impl Disk {
             .map_err(io::Error::other)
     }
 
-    /// Looks at a directory.
+    /// Calls `look` with a directory, which it reads if needed.
     fn with<T>(&self, number: u64, look: impl FnOnce(&mut Directory) -> T) -> Result<T> {
         match self.caches.lock().directories.entry(number) {
             Entry::Occupied(mut known) => Ok(look(known.get_mut())),
@@ -216,7 +219,7 @@ impl Disk {
         }
     }
 
-    /// What a crash left of a directory.
+    /// Reads a directory as a crash left it.
     fn directory(&self, number: u64) -> Result<Directory> {
         let mut directory = Directory::default();
         for n in 0..CHANGES {
@@ -226,7 +229,7 @@ impl Disk {
                 directory.used = n + 1;
             }
         }
-        // No crash takes back what it left.
+        // Changes that survived a crash are durable.
         directory.synced = directory.used;
         Ok(directory)
     }
@@ -258,7 +261,7 @@ impl Disk {
         self.fence()
     }
 
-    /// A new file or directory of this boot.
+    /// Makes a file or directory of this boot.
     fn new_node(&self, is_directory: bool) -> Result<Node> {
         let mut caches = self.caches.lock();
         let (made, most) = match is_directory {
@@ -266,7 +269,7 @@ impl Disk {
             false => (&mut caches.made_files, FILES),
         };
         *made += 1;
-        // Directory 0 is the root, which nobody makes.
+        // Directory 0 is the root, which always exists.
         if *made >= most || self.boot > BOOTS {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -284,7 +287,7 @@ impl Disk {
         self.pm.store(data(file) + off, bytes);
     }
 
-    /// Makes what was stored to a file durable.
+    /// Makes the stores to a file durable.
     fn sync_data(&self, file: u64) -> Result<()> {
         let changed = self.caches.lock().changed.remove(&file);
         for line in changed.into_iter().flatten() {
@@ -329,7 +332,7 @@ impl Process {
     fn place(&self, path: &Path) -> Result<(u64, u64)> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let name = path.file_name().and_then(|name| name.to_str());
-        let unknown = || io::Error::other(format!("{} is no name of the model", path.display()));
+        let unknown = || io::Error::other(format!("{} is not a name of the model", path.display()));
         let name = name.and_then(number_of).ok_or_else(unknown)?;
         match self.find(path.parent().ok_or_else(missing)?)? {
             Some(Node::Directory(number)) => Ok((number, name)),
@@ -446,7 +449,7 @@ impl Files for Process {
     }
 
     fn lock(&self, _directory: &Path) -> Result<(), OpenError> {
-        Ok(()) // there is no other process at the same time
+        Ok(()) // one process runs at a time
     }
 
     fn names(&self, path: &Path) -> Result<Vec<OsString>, OpenError> {
@@ -514,14 +517,14 @@ impl Files for Process {
         synced.map_err(failed("sync", path))
     }
 
-    /// Numbers that come again after a crash, as those of processes may.
+    /// Returns a number that may be repeated after a crash, like the number of a process.
     fn unique(&self) -> String {
         let mut caches = self.disk.caches.lock();
         caches.suffixes += 1;
         (caches.suffixes - 1).to_string()
     }
 
-    /// There is one process at a time.
+    /// Returns false: one process runs at a time.
     fn is_at_work(&self, _unique: &str) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Durable memory in the files of a directory: the directory, its regions and the note of the
-//! boot, on a file system that loses whatever was not synchronised.
+//! Durable memory in the files of a directory: regions and the note of the boot. The file system
+//! may lose all unsynchronised changes.
 
 use crate::disk::{Arena, DISK_BYTES, Disk, Process};
 use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
@@ -17,20 +17,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use wordlog::Kind;
 
-/// The directory: neither it nor the one above is there at first.
+/// Path of the directory. At first neither it nor the one above exists.
 const PLACE: &str = "/above/memory";
 
-/// The directory is there.
+/// A mark: the directory exists.
 const OPENED: u64 = 11;
-/// An odd number: it is in use with durability `process`; an even one: it is not any more.
+/// A mark with a count: odd while the directory is in use with durability `process`, even after.
 const LOSABLE: u64 = 12;
-/// A process was killed.
+/// A mark: a process was killed.
 const KILLED: u64 = 13;
 
 /// A process that uses the directory.
 pub struct Life {
     pub durability: Durability,
-    /// What it does, as far as that fits what is there.
+    /// Its steps. Those that do not fit the present slots are skipped.
     pub steps: &'static [Step],
 }
 
@@ -40,7 +40,7 @@ const fn life(durability: Durability, steps: &'static [Step]) -> Life {
 
 const MAKE: Step = Step::Map { slot: 2 };
 const REMOVE: Step = Step::Unmap { slot: 2 };
-/// Of which the heap's first region has room for one.
+/// A block of which the heap's first region has room for one.
 const BLOCK: Step = Step::Shadow {
     slot: 0,
     bytes: 20_000,
@@ -50,7 +50,7 @@ const SECOND_BLOCK: Step = Step::Shadow {
     bytes: 20_000,
 };
 
-/// All that there is, and once more what was made.
+/// All kinds of steps, and a second process that replaces a region.
 pub const DURABLE: &[Life] = &[
     life(
         Durability::Auto,
@@ -77,7 +77,7 @@ pub const NOTED: &[Life] = &[
     life(Durability::Process, &[REMOVE]),
 ];
 
-/// The first process is killed, and another comes: for each durability of both.
+/// Pairs of a process that is killed and one that follows, for each durability of both.
 pub const SUCCESSORS: [&[Life]; 4] = [
     &[
         life(Durability::Auto, &[MAKE, REMOVE]),
@@ -97,32 +97,32 @@ pub const SUCCESSORS: [&[Life]; 4] = [
     ],
 ];
 
-/// Processes, one after another, in one boot of the machine.
+/// Processes that run serially in one boot of the machine.
 pub struct InFiles {
     whole: Whole,
     pub lives: &'static [Life],
     /// The first of them is killed after that many steps.
     killed_after: usize,
-    /// Whether it was not over by then.
+    /// Whether it was killed before its end.
     pub was_killed: AtomicBool,
-    /// The states that they went through, and what things were being filled with.
+    /// The states that they went through, each with the value that its step fills in.
     states: Mutex<Vec<(Table, u64)>>,
 }
 
 type Use = Using<Directory<Process>>;
 
-/// How far the processes got.
+/// Progress of the processes.
 struct Turn<'a> {
     mark: &'a dyn Fn(u64),
     states: &'a Mutex<Vec<(Table, u64)>>,
-    /// The state that they are in.
+    /// Number of the present state.
     at: Cell<usize>,
-    /// Of the mark [`LOSABLE`].
+    /// Count of the mark [`LOSABLE`].
     losable: usize,
 }
 
 impl Turn<'_> {
-    /// Says whether a crash may lose what was done.
+    /// Marks whether a crash may lose earlier changes.
     fn lose(&mut self, may: bool) {
         if may == self.losable.is_multiple_of(2) {
             self.losable += 1;
@@ -130,8 +130,8 @@ impl Turn<'_> {
         }
     }
 
-    /// What a process found must be one of the states that the one before can have left: the last
-    /// that it reached, or the next. Goes on from there.
+    /// Demands that a process found one of the states that the one before can have left: the last
+    /// one reached, or the next. Continues from there.
     fn found(&self, using: &Use) -> Result<Table, String> {
         let mut states = self.states.lock();
         let at = self.at.get();
@@ -154,7 +154,7 @@ impl Turn<'_> {
         (self.mark)(mark_of(BEGUN, state));
     }
 
-    /// The next state is reached, and perhaps another begun.
+    /// Marks that the next state is reached, and the one after it begun, if there is one.
     fn reach(&self) {
         self.at.set(self.at.get() + 1);
         (self.mark)(mark_of(RETURNED, self.at.get()));
@@ -163,7 +163,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Does a step, which fills things with `filling`.
+    /// Runs a step, which fills things with `filling`.
     fn step(&self, using: &mut Use, step: Step, filling: u64) -> Result<(), String> {
         let seed = {
             let mut states = self.states.lock();
@@ -181,7 +181,7 @@ impl Turn<'_> {
     }
 }
 
-/// Whether a step fits what is there: slots are of one kind each.
+/// Whether a step fits the present slots. Each slot holds things of one kind.
 fn fits(step: Step, now: &Table) -> bool {
     let is_there = |slot: u64| now[slot as usize].0 > 0;
     match step {
@@ -246,7 +246,7 @@ impl InFiles {
         }
         let found = turn.found(&using)?;
         for (slot, thing) in (0..).zip(found) {
-            // Something that the process before was filling.
+            // The process before was filling this thing.
             if thing.0 > 0 && thing.1 == 0 {
                 let (_, filling) = self.states.lock()[turn.at.get()];
                 turn.step(&mut using, Step::Write { slot }, filling)?;
@@ -265,8 +265,8 @@ impl InFiles {
         Ok(())
     }
 
-    /// Demands of the files that they are those of the regions, and of the contents that the
-    /// checker finds nothing wrong.
+    /// Demands that there are only the files of regions, and that the checker accepts their
+    /// contents.
     fn check_files(&self, using: &Use, process: &Process) -> Result<(), String> {
         let mut slots = Vec::new();
         for name in process.names(Path::new(PLACE)).map_err(text)? {
@@ -287,7 +287,7 @@ impl InFiles {
     }
 }
 
-/// The regions of a directory that is in use, as a checker sees them.
+/// The regions of an open directory, as a backing for the checker.
 struct Seen<'a> {
     directory: &'a Directory<Process>,
     pm: Arc<Overlay<Arc<Arena>>>,
@@ -317,14 +317,15 @@ impl Backing for Seen<'_> {
     }
 }
 
-/// What a start after a crash finds.
+/// The result of a start after a crash.
 pub enum Found {
-    /// It is refused, since the machine went down.
+    /// The directory is refused, since the machine crashed.
     Refused(Process),
+    /// The directory is open.
     There {
         using: Box<Use>,
         process: Process,
-        /// Whether it was not made by this start.
+        /// Whether it existed before this start.
         was_there: bool,
     },
 }
@@ -368,7 +369,7 @@ impl Program for InFiles {
         Ok(())
     }
 
-    /// What comes before a process is killed is as if it were not.
+    /// Skips crashes before the kill of a process: a run without the kill has the same states.
     fn is_explored(&self, marks: &[u64]) -> bool {
         !self.was_killed.load(Relaxed) || count_of(marks, KILLED) > 0
     }
@@ -423,7 +424,7 @@ impl Program for InFiles {
                 process
             }
             Found::Refused(process) => {
-                // What is there is not known, nor whether it can be opened. It is asked once.
+                // The contents are unknown, so that opening them may fail.
                 if self
                     .open_as(&process, Durability::Auto, true, &|| {})
                     .is_err()

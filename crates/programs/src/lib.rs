@@ -1,7 +1,7 @@
-//! Programs on durable memory for the crash-state explorer: raw logs, transactions, the heap and
-//! regions, structures, repairs, pages that move, and the files of a directory.
+//! Programs on durable memory for the crash-state explorer: logs, transactions, heap and regions,
+//! structures, repairs, pages that move, files of a directory.
 //!
-//! Each is a [`crash::program::Program`]. Tests choose their sizes; [`all`] lists those that
+//! Each is a [`crash::program::Program`]. Tests choose the sizes; [`all`] lists the programs that
 //! `selvedge crash test --type memory` explores.
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // fields are the sizes of a program, named for what they count

@@ -1,4 +1,4 @@
-//! What is explored from the command line.
+//! Programs that the command line explores.
 
 use crate::files::{self, InFiles};
 use crate::logs::Logs;
@@ -17,7 +17,7 @@ use mnemosyne::tx::Truncation;
 use std::sync::atomic::AtomicBool;
 use wordlog::Kind;
 
-/// Programs for all of durable memory, each with a name that says what it uses.
+/// Programs for all of durable memory, each named after the parts that it uses.
 pub fn all() -> Vec<Named> {
     let mut all = Vec::new();
     for (kind, name) in [(Kind::TornBit, "torn-bit"), (Kind::Base, "base")] {

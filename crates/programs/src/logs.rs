@@ -4,18 +4,18 @@ use crate::marks::{count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
 use wordlog::{Kind, LogError, Unrecovered};
 
-/// Appends records, several to a flush, and truncates; round the ring at least twice.
+/// Appends records, several to a flush, and truncates. The records fill the ring at least twice.
 pub struct Logs {
     pub kind: Kind,
     /// Lines of the ring.
     pub lines: u64,
-    /// Words in the records, again and again.
+    /// Lengths of the records in words, repeated.
     pub lengths: &'static [usize],
-    /// Records in all.
+    /// Number of records.
     pub count: usize,
-    /// How many of them are there before: the program begins with a recovery.
+    /// Number of records before the run, which begins with a recovery.
     pub before: usize,
-    /// Which gives them up.
+    /// Whether this recovery drops them.
     pub empties: bool,
 }
 
@@ -27,7 +27,7 @@ const TRUNCATED: u64 = 4;
 impl Logs {
     fn record(&self, n: usize) -> Vec<u64> {
         let len = self.lengths[n % self.lengths.len()];
-        // All ones, all zeros and others: torn bits must not depend on them.
+        // All ones, all zeros, and others: torn bits must not depend on the values.
         (0..len)
             .map(|word| match (n + word) % 3 {
                 0 => 0,
@@ -88,7 +88,7 @@ impl Program for Logs {
                 reader.truncate(end).map_err(text)?;
                 mark(mark_of(TRUNCATED, read));
             }
-            // Now and then, so that several records are in flight.
+            // Not after each record, so that several are in flight.
             if n % 3 != 1 {
                 log.flush().map_err(text)?;
                 mark(mark_of(FLUSHED, n + 1));
@@ -98,7 +98,8 @@ impl Program for Logs {
     }
 
     fn open(&self, pm: Memory) -> Result<Self::Opened, String> {
-        // Recovery stores only when the log is used again; crashes in it are visited.
+        // Recovery stores only when the log is used again. Do that here, so that crashes in it
+        // are visited.
         let log = Unrecovered::open(pm.clone(), 0).map_err(text)?;
         drop(log.keep().map_err(text)?);
         let log = Unrecovered::open(pm.clone(), 0).map_err(text)?;

@@ -1,11 +1,11 @@
-//! What programs mark, and how they say what they saw.
+//! Marks of programs, and hashes of the states that they read.
 
-/// A transaction has begun.
+/// A mark: a transaction has begun.
 pub const BEGUN: u64 = 1;
-/// It has returned.
+/// A mark: a transaction has returned.
 pub const RETURNED: u64 = 2;
 
-/// A mark: what, and of how many.
+/// A mark of a kind, with a count.
 pub fn mark_of(what: u64, count: usize) -> u64 {
     what << 32 | count as u64
 }
@@ -22,7 +22,7 @@ pub fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// A hash of what a program saw.
+/// A hash of words that a program read.
 pub fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
     words.into_iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, w| {
         (h ^ w).wrapping_mul(0x100_0000_01b3).rotate_left(23)

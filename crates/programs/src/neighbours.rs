@@ -1,5 +1,5 @@
-//! A transaction changes the bytes that it writes. Their neighbours in the same words are
-//! changed meanwhile without transactions.
+//! A transaction must change only the bytes that it writes. Meanwhile plain stores change their
+//! neighbours in the same words.
 
 use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
@@ -44,8 +44,7 @@ impl Neighbours {
         self.area().bytes() + 8 * word as u64
     }
 
-    /// Runs transaction `n`. The plain store comes after what it has written, and before its
-    /// commit.
+    /// Runs transaction `n`. The plain store comes after its writes, and before its commit.
     fn change(
         &self,
         n: usize,
@@ -79,12 +78,12 @@ fn bytes(n: usize) -> [u8; 4] {
     (n as u32).to_le_bytes()
 }
 
-/// The words that transaction `n` writes to: of some there is just one.
+/// The words that transaction `n` writes to: one or two.
 fn written(n: usize) -> impl Iterator<Item = usize> {
     [n % 3, 3 + n % 2].into_iter().take(1 + n % 3)
 }
 
-/// The word that the plain store of transaction `n` goes to.
+/// The word that the plain store of transaction `n` changes.
 fn plain(n: usize) -> usize {
     n % 3
 }

@@ -1,7 +1,8 @@
 //! A transaction that is longer than a log, while another one is in its commit.
 //!
-//! The low water does not pass a commit that is under way, so the record of the long one stays in
-//! its log, and a recovery reads the pages of the heap that it names. Nobody may have them yet.
+//! The low water does not pass a commit that is under way. The record of the long transaction
+//! therefore stays in its log, and a recovery reads the pages of the heap that the record names.
+//! These pages must not be allocated yet.
 
 use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crate::threads::Stopping;
@@ -15,19 +16,19 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use wordlog::Kind;
 
-/// One thread is stopped in its commit. Another has a long transaction, one that fills a new block,
-/// and a long one again.
+/// One thread is stopped in its commit. Another runs a long transaction, one that fills a new
+/// block, and a second long one.
 pub struct Overflows {
     pub kind: Kind,
     /// The step of its commit at which the first one is stopped.
     pub stop_after: u64,
-    /// What each thread does first.
+    /// Runs first in each thread.
     pub prepare: fn(),
-    /// Whether there is such a step.
+    /// Whether the commit has such a step.
     pub was_stopped: AtomicBool,
 }
 
-/// Words that a long transaction writes: more than a log of that many lines takes.
+/// Words that a long transaction writes: more than fit into a log of [`LOG_LINES`].
 const LONG: u64 = 200;
 const LOG_LINES: u64 = 16;
 /// Words of the block that is filled: a page of the heap.
@@ -35,14 +36,15 @@ const FILLED: u64 = 1000;
 
 // Lines of the table. The first thread stores to two of them.
 const FIRST: [u64; 2] = [0, 64];
-/// Where the long transactions write, and what they wrote.
+/// Line with the place that the long transactions write to.
 const AT_LONG: u64 = 128;
-/// The block that is filled.
+/// Line with the block that is filled.
 const AT_FILLED: u64 = 192;
 const TABLE_BYTES: u64 = 256;
 
-/// A mark: of the first thread.
+/// A mark: the first thread has begun.
 const FIRST_BEGUN: u64 = 11;
+/// A mark: the first thread has returned.
 const FIRST_RETURNED: u64 = 12;
 
 impl Overflows {

@@ -1,7 +1,7 @@
-//! A program whose pages come into few frames and go, with the steps of the real pager.
+//! A program whose pages are loaded into few frames and evicted, with the steps of the real pager.
 //!
-//! The file of its region is another part of the same memory: what is written there is in
-//! flight until it is synchronised, as on a disk.
+//! The file of its region is another part of the same memory. Writes to it are in flight until
+//! they are synchronised, as on a disk.
 
 use crate::marks::{count_of, hash, mark_of, text};
 use ::paging::{Fault, Frames, PageId, PageStore, Residency};
@@ -11,14 +11,14 @@ use medium::{LINE_BYTES, MediumError, Pmem, Rule};
 use std::io;
 
 const PAGE_BYTES: u64 = 2 * LINE_BYTES;
-/// The words of a page that are used: one in each line.
+/// Offsets of the used words of a page: one in each line.
 const OFFSETS: [u64; 2] = [8, 64];
 const SLOT: u16 = 5;
 
 const BEGUN: u64 = 1;
 const RETURNED: u64 = 2;
 
-/// Stores here and there.
+/// A seeded sequence of stores, evictions and replacements.
 pub struct Paging {
     pub frames: u64,
     pub pages: u32,
@@ -30,16 +30,16 @@ pub struct Paging {
 enum Step {
     /// A word is stored, flushed and fenced.
     Put(usize),
-    /// A word is stored; its page goes, and perhaps comes back; then it is flushed, as far as
-    /// it is in a frame, and fenced.
+    /// A word is stored. Its page is evicted, and for some values loaded again. Then the word is
+    /// flushed, if it is in a frame, and fenced.
     PutAcross(usize),
     /// A word is stored.
     Store(usize),
-    /// Pages go.
+    /// Pages are evicted.
     Evict,
-    /// Pages go; while they are written back, a word is put, perhaps in one of them.
+    /// Pages are evicted. During their write-back a word is put, perhaps in one of them.
     EvictInUse(usize),
-    /// The region is removed, and another one made in its place: all zeros.
+    /// The region is removed, and one of zeros is made in its place.
     Replace,
 }
 
@@ -79,14 +79,14 @@ impl Paging {
         (0..self.steps).map(step).collect()
     }
 
-    /// What a word may hold after some steps have begun, of which some have returned.
+    /// The allowed values of a word after some steps have begun, some of which have returned.
     fn allowed(&self, word: usize, begun: usize, returned: usize) -> Vec<u64> {
         let (mut ever, mut allowed) = (vec![0], vec![0]);
         for (n, step) in self.steps()[..begun].iter().enumerate() {
             let value = n as u64 + 1;
             match (step, step.word()) {
                 (Step::Replace, _) if n < returned => allowed = vec![0],
-                // Frames and the file no longer belong together.
+                // Frames and the file may be of different regions.
                 (Step::Replace, _) => allowed.clone_from(&ever),
                 (_, Some((it, true))) if it == word && n < returned => allowed = vec![value],
                 (_, Some((it, _))) if it == word => allowed.push(value),
@@ -172,7 +172,7 @@ impl Using {
         let mut residency = Residency::new(&there);
         residency.attach(SLOT);
         if let Some(stray) = residency.stray(|slot| slot == SLOT) {
-            return Err(format!("{stray:?} is no page of the region"));
+            return Err(format!("{stray:?} is not a page of the region"));
         }
         let file = Part {
             pm: pm.clone(),
@@ -186,7 +186,7 @@ impl Using {
         })
     }
 
-    /// Where a word is, by now in a frame.
+    /// Loads the page of a word if needed. Returns the place of the word in its frame.
     fn reach(&mut self, word: usize) -> Result<u64, String> {
         let page = page_of(word);
         let frame = loop {
@@ -243,7 +243,7 @@ impl Using {
             .map_err(text)
     }
 
-    /// Two pages go; a word may be stored in between.
+    /// Evicts up to two pages. A word may be stored in between.
     fn evict(&mut self, word: Option<(usize, u64)>) -> Result<(), String> {
         for (frame, _) in self.residency.begin_unmap(2) {
             self.residency.unmapped(frame, true);
@@ -292,7 +292,7 @@ impl Using {
         }
     }
 
-    /// What all words hold, by plain loads.
+    /// The values of all words, by plain loads.
     fn words(&self, program: &Paging) -> Result<Vec<u64>, String> {
         let word = |word: usize| {
             let id = page_of(word);

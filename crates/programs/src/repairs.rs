@@ -1,4 +1,4 @@
-//! Damaged memory that is repaired: records of a log, bits of blocks and a root.
+//! Repair of damaged memory: records of a log, bits of blocks and a root.
 
 use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
@@ -15,17 +15,18 @@ use wordlog::Kind;
 /// Repairs memory that was damaged while no program ran.
 pub struct Repairs {
     kind: Kind,
-    /// What the repair that a crash cuts short gives up.
+    /// Losses reported by the repair that a crash interrupts.
     losses: Mutex<Vec<String>>,
 }
 
 const SLOTS: u64 = 4;
 const LOG_BYTES: u64 = 20 * LINE_BYTES;
-/// Of the table of regions, and of the roots behind it.
+/// Offset of the table of regions.
 const TABLE: u64 = 4096;
+/// Offset of the roots, after the table.
 const ROOTS: u64 = TABLE + SLOTS * LINE_BYTES;
 const FIRST_LOG: u64 = 8192 + LINE_BYTES;
-/// What transactions store last, in words of a block.
+/// Value that the last transactions store to words of a block.
 const LAST: u64 = 3;
 
 impl Repairs {
@@ -45,7 +46,7 @@ impl Repairs {
         }
     }
 
-    /// Repairs, and returns what is given up.
+    /// Repairs, and returns the losses.
     fn repair(pm: &Memory) -> Result<Vec<String>, String> {
         let losses = repair_regions(Flat(pm.clone())).map_err(text)?;
         Ok(losses.iter().map(text).collect())
@@ -71,7 +72,8 @@ fn run<T>(
     done.map_err(text)
 }
 
-/// Two blocks with roots, and records in both logs.
+/// Makes two blocks with roots, and records in both logs. Returns the start of the heap's first
+/// segment.
 fn fill(pm: &Memory) -> Result<u64, String> {
     let store = open(pm)?;
     let heap = run(&mut store.session(), |tx| {
@@ -96,7 +98,7 @@ fn fill(pm: &Memory) -> Result<u64, String> {
     Ok(store.heap().segments()[0].start)
 }
 
-/// Whether anything is wrong.
+/// Whether the checker finds damage.
 fn is_damaged(pm: &Memory) -> bool {
     let seen = Arc::new(Overlay::new(pm.clone()));
     !check_regions(&Flat(seen), &[]).is_clean()

@@ -1,4 +1,4 @@
-//! Programs on ready-made structures: transactions by which they grow and shrink.
+//! Programs on the structures of `persist`: transactions that grow and shrink them.
 
 use crate::marks::{BEGUN, RETURNED, count_of, hash, mark_of, text};
 use crash::program::{Memory, Program};
@@ -10,7 +10,7 @@ use persist::{Persist, Ptr, TypedSession};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// One of each, of small parts.
+/// One structure of each kind, with small parts.
 #[derive(Debug, Persist)]
 struct All {
     table: HashMap<u64, Bytes>,
@@ -40,17 +40,17 @@ pub const KINDS: [Kind; 5] = [
 /// A change of a structure.
 #[derive(Debug, Clone, Copy)]
 pub enum Change {
-    /// Adds an element with this key or of this content; to a table or tree it may be another
-    /// value.
+    /// Adds an element with this key or content. In a table or tree it may replace the value of
+    /// a key.
     Add(Kind, u64),
-    /// Removes the element with this key, or whose turn it is; of a log, all in front of it.
+    /// Removes the element with this key, the next element, or all of a log in front of this one.
     Take(Kind, u64),
 }
 
-/// What a structure holds, and the blocks of the heap that it has.
+/// The contents of a structure, and its blocks of the heap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holds {
-    /// A line for each element, and one that tells how many there are.
+    /// A line for each element, and one with their number.
     pub contents: Vec<String>,
     pub blocks: Vec<u64>,
 }
@@ -60,11 +60,11 @@ pub struct Structures {
     pub truncation: Truncation,
     pub from: usize,
     pub steps: Vec<Vec<Change>>,
-    /// What there is after so many of them.
+    /// By number of transactions: the contents after them.
     pub states: Vec<[Holds; 5]>,
 }
 
-/// Too long to lie in a structure itself, and now and then to be logged.
+/// Bytes that are too long to lie in a structure itself. Some are too long to be logged.
 fn bytes(n: u64) -> Vec<u8> {
     let mut bytes = format!("{n:020}").into_bytes();
     if n % 4 == 3 {
@@ -97,7 +97,7 @@ fn change(tx: &mut Tx<'_, Memory>, all: Ptr<All>, change: Change, step: u64) -> 
     }
 }
 
-/// All that is there, as it is found by going through, and by looking for it.
+/// The contents of a structure, by iteration and by lookup.
 fn holds(tx: &mut Tx<'_, Memory>, all: Ptr<All>, kind: Kind) -> Done<Holds> {
     let mut contents = Vec::new();
     let (counted, blocks) = match kind {
@@ -189,7 +189,7 @@ impl Using {
         })
     }
 
-    /// What is there; blocks that are allocated and nobody's, or the other way round, are wrong.
+    /// The contents of all structures. Demands that their blocks are the allocated ones.
     fn found(&mut self) -> Result<[Holds; 5], String> {
         let found = self.run(|tx, all| {
             let mut found = Vec::new();

@@ -1,8 +1,8 @@
 //! Commits of several threads at once.
 //!
-//! One thread is stopped at a step of its commit, and others have commits and rounds of
-//! truncation of their own; then it goes on. With each step in turn this is every way in which
-//! one thread is interrupted once, and the same way whenever it is run.
+//! One thread is stopped at a step of its commit. Others commit and truncate meanwhile; then the
+//! first one continues. One program for each step covers every single interruption of one thread.
+//! Each program runs in the same order every time.
 
 use crash::program::{Memory, Program};
 use medium::{MediumError, Pmem, Rule};
@@ -23,13 +23,13 @@ pub struct Stopping {
 
 #[derive(Default)]
 struct Gate {
-    /// Who is to be stopped, and after how many steps.
+    /// The thread to stop, and the number of its steps before that.
     whom: Option<(ThreadId, u64)>,
     is_stopped: bool,
 }
 
 impl Stopping {
-    /// Stops nobody yet.
+    /// Memory that stops no thread yet.
     pub fn new(inner: Memory) -> Self {
         Self {
             inner,
@@ -38,12 +38,12 @@ impl Stopping {
         }
     }
 
-    /// Stops this thread after so many steps.
+    /// Stops this thread after that many steps.
     pub fn stop_after(&self, steps: u64) {
         self.gate.lock().whom = Some((thread::current().id(), steps));
     }
 
-    /// Waits until it is stopped, or will not be. Returns whether it is.
+    /// Waits until the thread is stopped, or no longer to be stopped. Returns whether it is stopped.
     pub fn wait_until_stopped(&self) -> bool {
         let mut gate = self.gate.lock();
         self.changed
@@ -51,7 +51,7 @@ impl Stopping {
         gate.is_stopped
     }
 
-    /// Whoever is stopped goes on, and nobody will be.
+    /// Lets the stopped thread continue, and stops no thread from now on.
     pub fn go_on(&self) {
         *self.gate.lock() = Gate::default();
         self.changed.notify_all();
@@ -100,8 +100,7 @@ impl medium::layer::PmemLayer for Stopping {
     }
 }
 
-/// Three threads. The first commits, and is stopped in its second commit; the others commit
-/// until there is no room for more.
+/// Three threads. The first one is stopped in its second commit; the others commit meanwhile.
 pub struct Threads {
     pub kind: Kind,
     /// Lines of each log.
@@ -110,27 +109,28 @@ pub struct Threads {
     pub commits: u64,
     /// The step of its commit at which the first one is stopped.
     pub stop_after: u64,
-    /// What each thread does first.
+    /// Runs first in each thread.
     pub prepare: fn(),
-    /// Whether there is such a step.
+    /// Whether the commit has such a step.
     pub was_stopped: AtomicBool,
 }
 
 const THREADS: u64 = 3;
 const LINE: u64 = 64;
 
-/// A mark: how many transactions a thread has begun, or returned from.
+/// A mark: number of transactions that a thread has begun.
 fn begun(thread: u64, count: u64) -> u64 {
     thread << 32 | count
 }
 
+/// A mark: number of transactions of a thread that have returned.
 fn returned(thread: u64, count: u64) -> u64 {
     1 << 48 | begun(thread, count)
 }
 
-/// What the `count`-th transaction of a thread stores: its count in two lines of its own, and
-/// in one that all threads before it have stored to. That of the first is no other's while it
-/// is stopped.
+/// The lines that the `count`-th transaction of a thread stores its count to: two lines of the
+/// thread, and one that all threads share. While the first thread is stopped, its third line is
+/// its own as well.
 fn places(thread: u64, count: u64) -> [u64; 3] {
     let shared = match (thread, count) {
         (0, 2) => 3,
@@ -195,10 +195,10 @@ impl Program for Threads {
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
         let pm = Arc::new(Stopping::new(pm));
         let memory = self.recover(pm.clone())?;
-        // Each has a log of its own, by the order in which they come.
+        // Each session has a log of its own, in the order of their making.
         let mut sessions: Vec<_> = (0..THREADS).map(|_| memory.session()).collect();
         mark(begun(0, 1));
-        // In a log that is not half full then: who truncates would hold the others up.
+        // This log must stay less than half full: a thread that truncates would delay the others.
         self.commit(&mut memory.session(), 0, 1)?;
         mark(returned(0, 1));
         let (first, others) = sessions.split_at_mut(1);
@@ -220,7 +220,7 @@ impl Program for Threads {
             for (session, of) in others.iter_mut().zip(1..) {
                 for count in 1..=self.commits {
                     mark(begun(of, count));
-                    // Another thread each time: what one flushes no other's fence is good for.
+                    // A new thread each time: a fence covers only flushes of its own thread.
                     let other = thread::scope(|scope| {
                         let commit = || {
                             (self.prepare)();
@@ -266,7 +266,7 @@ impl Program for Threads {
             }
             seen.push(count);
         }
-        // The shared line: the last that is there of whoever stored to it.
+        // The shared line holds the last store that is there.
         let stored = seen.iter().enumerate().rev().find(|(_, count)| **count > 0);
         let shared = stored.map_or(0, |(thread, count)| match thread {
             0 => 1,

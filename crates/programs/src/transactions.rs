@@ -15,13 +15,13 @@ pub struct Transactions {
     pub sessions: usize,
     /// Lines of each log.
     pub lines: u64,
-    /// The words that each transaction writes, again and again.
+    /// The words that each transaction writes, repeated.
     pub writes: &'static [&'static [u64]],
-    /// A single word is written without a transaction.
+    /// Whether a single word is written without a transaction.
     pub by_hand: bool,
-    /// Transactions in all.
+    /// Number of transactions.
     pub count: usize,
-    /// How many of them are over before: the program begins with a recovery.
+    /// Number of transactions before the run, which begins with a recovery.
     pub before: usize,
 }
 
@@ -54,7 +54,7 @@ impl Transactions {
         self.writes[n % self.writes.len()]
     }
 
-    /// The words after so many transactions.
+    /// The words after `count` transactions.
     fn state(&self, count: usize) -> Vec<u64> {
         let mut words = vec![0; WORDS as usize];
         for n in 0..count {

@@ -1,4 +1,4 @@
-//! A program on a whole memory: blocks of the heap and regions, made, changed and freed.
+//! A program on all of a durable memory: blocks of the heap and regions, made, changed and freed.
 
 mod using;
 
@@ -11,7 +11,8 @@ use mnemosyne::tx::{self, Truncation};
 use std::cell::Cell;
 use wordlog::Kind;
 
-/// A step of a program on a store. A slot is a pointer to a thing, and says what it is.
+/// A step of a program on a store. A slot has a pointer to a block or a region, its length and its
+/// contents.
 #[derive(Debug, Clone, Copy)]
 pub enum Step {
     /// Allocates a block, filled inside the transaction.
@@ -19,7 +20,7 @@ pub enum Step {
         slot: u64,
         bytes: u64,
     },
-    /// Allocates a block, and fills it by plain stores before another transaction says so.
+    /// Allocates a block, and fills it by plain stores before another transaction records that.
     Shadow {
         slot: u64,
         bytes: u64,
@@ -35,13 +36,13 @@ pub enum Step {
     Free {
         slot: u64,
     },
-    /// Replaces a block and cancels that: frees it, and allocates and fills another one.
+    /// Frees a block and allocates and fills another one, in a transaction that is cancelled.
     Cancel {
         slot: u64,
         bytes: u64,
     },
-    /// Allocates a block and fills it in place. What an inner transaction stores over that is put
-    /// back when it is cancelled.
+    /// Allocates a block and fills it in place. An inner transaction stores over that; its cancel
+    /// restores the contents.
     Undo {
         slot: u64,
         bytes: u64,
@@ -49,13 +50,12 @@ pub enum Step {
     Map {
         slot: u64,
     },
-    /// Makes a region that nobody gets to know: the transaction that would say so fails.
+    /// Makes a region, and fails in the transaction that would record it.
     FailMap,
     Unmap {
         slot: u64,
     },
-    /// Allocates, frees and moves in one transaction: the block of one slot goes, another
-    /// takes its place, and a third slot gets a block of its own.
+    /// Frees the block of `slot` and allocates blocks for `slot` and `other`, in one transaction.
     Replace {
         slot: u64,
         other: u64,
@@ -63,7 +63,7 @@ pub enum Step {
     },
 }
 
-/// Blocks and regions come, change and go, in places that others had before.
+/// Blocks and regions are made, changed and freed, in places that others had before.
 pub const STEPS: &[Step] = &[
     Step::Alloc {
         slot: 0,
@@ -91,7 +91,8 @@ pub const STEPS: &[Step] = &[
     Step::Free { slot: 2 },
 ];
 
-/// Transactions that are longer than a log of a few lines, and blocks where their overflows were.
+/// Transactions that are longer than a log of a few lines, and blocks in the places of their
+/// overflows.
 pub const OVERFLOWS: &[Step] = &[
     Step::Alloc {
         slot: 0,
@@ -107,8 +108,8 @@ pub const OVERFLOWS: &[Step] = &[
     Step::Rewrite { slot: 0 },
 ];
 
-/// Inner transactions are cancelled that have stored to blocks of the outer ones: to one that was
-/// streamed, and to one that was not.
+/// Inner transactions store to blocks of the outer ones and are cancelled. Some of the blocks were
+/// streamed, others were not.
 pub const UNDONE: &[Step] = &[
     Step::Undo {
         slot: 0,
@@ -133,10 +134,10 @@ pub struct Whole {
 }
 
 const SLOTS: u64 = 4;
-/// Words of a slot: where, how long in bytes, what it holds; 0, nothing yet.
+/// Words of a slot: start, length in bytes, and contents (0: not filled yet).
 const SLOT_WORDS: u64 = 3;
 
-/// What each slot's thing is long, and holds.
+/// Length in bytes and contents of each slot's block or region.
 pub type Table = [(u64, u64); SLOTS as usize];
 
 impl Whole {
@@ -162,8 +163,7 @@ impl Whole {
         }
     }
 
-    /// The states that the steps go through: what each slot's thing is long, and holds; and what
-    /// the step fills things with.
+    /// The states that the steps go through, each with the value that its step fills in.
     fn states(&self) -> Vec<(Table, u64)> {
         let mut states = vec![(Table::default(), 0)];
         for (step, seed) in self.steps.iter().zip(1..) {
@@ -179,7 +179,7 @@ impl Whole {
 }
 
 impl Step {
-    /// The states that it goes through from this one on.
+    /// The states that it goes through after `now`.
     pub fn states(self, mut now: Table, seed: u64) -> Vec<Table> {
         let mut states = Vec::new();
         match self {

@@ -1,4 +1,4 @@
-//! `selvedge crash`: what a power cut could leave, all of it.
+//! `selvedge crash`: explores all states that a power cut could leave.
 
 use crate::failure::{Failure, Outcome, code};
 use crate::output::{self, count};
@@ -63,7 +63,7 @@ struct Test {
     /// scripts of one call also from one with directories of several blocks.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=3))]
     ops: u32,
-    /// What the scripts start from, and which calls they have: small (a few files and
+    /// The tree that scripts start from, which also selects their calls: small (a few files and
     /// directories; all calls), names (calls on what the call before has made), file (the data
     /// of one file), crowded (full directories), large (directories of several blocks); may be
     /// given several times
@@ -100,8 +100,8 @@ struct Test {
     /// Seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What persistent memory may do: words (any subset of the 8-byte words that are not durable)
-    /// or lines (each cache line keeps a prefix of its stores)
+    /// The persistence model of memory: a crash keeps words (any subset of the 8-byte words that
+    /// are not durable) or lines (a prefix of the stores to each cache line)
     #[arg(long, value_name = "MODEL", default_value_t = PersistModel::Words, value_parser = listed::<PersistModel>(PersistModel::ALL))]
     model: PersistModel,
     /// When a cache of blocks writes back, once or several times: sync (by a sync at the end), each (a wave
@@ -307,8 +307,8 @@ const TREES: [Tree; 5] = [
     Tree::Large,
 ];
 
-/// The trees that scripts start from by default, and further ones for scripts of one call, in
-/// which tables and directories must grow.
+/// The trees that scripts start from by default, and further ones for scripts of one call. In
+/// these, tables and directories must grow.
 struct Usual {
     trees: &'static [Tree],
     singles: &'static [Tree],
@@ -327,8 +327,8 @@ const BLOCK_TREES: Usual = Usual {
 /// Scripts of three calls that are drawn by default.
 const SAMPLE: u64 = 1000;
 
-/// States of a program up to which a point in time is explored exhaustively: those of recoveries
-/// multiply with those before.
+/// States of a program up to which a point in time is explored exhaustively. Each of them has
+/// states of its recovery.
 const STATES_OF_PROGRAMS: usize = 32;
 
 impl Replay {

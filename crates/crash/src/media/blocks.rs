@@ -1,18 +1,19 @@
 //! A block device in a crash state.
 //!
-//! # What is guaranteed
+//! # Guarantees
 //!
 //! A [`StateDevice`] holds the durable blocks of a device and, for each block, the writes
-//! that were issued and are not durable. A crash leaves each block as it is durably or as
-//! one of those writes left it, blocks independent of each other: so the crash states at a
-//! moment are all prefixes of completions, all subsets of what is under way, and never a
-//! later write to a block on top of a lost earlier one. Where the device may tear a block,
-//! each write may also be there in part, in units of [`Persistence::atomic_bytes`].
+//! that were issued and are not durable. A crash leaves each block with its durable content or
+//! with that of one of those writes, blocks independent of each other. The crash states at a
+//! moment therefore include all prefixes of completions and all subsets of the writes under way.
+//! Where the device may tear a block, each write may also be there in part, in units of
+//! [`Persistence::atomic_bytes`].
 //!
-//! A write is durable once a flush that began after its completion has ended, or once it
-//! completed with force unit access, which says nothing about other writes.
+//! A write is durable once a flush that began after its completion has ended. A write with force
+//! unit access is durable once it completed; it makes no other write durable.
 //!
-//! Blocks are shared, so a state costs some pointers, and each change goes to an undo log.
+//! Blocks are shared, so that a state costs a few pointers. Each change is appended to an undo
+//! log.
 
 use super::{Medium, Order};
 use crate::choice::{Choices, Policy, mix};
@@ -32,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What a block holds, with its hash.
+/// The content of a block, with its hash.
 #[derive(Debug, Clone)]
 struct Content {
     data: Arc<Buffer>,
@@ -65,23 +66,23 @@ struct Undo {
 struct Inner {
     blocks: Vec<Content>,
     pending: BTreeMap<u32, Vec<Version>>,
-    /// What the flushes under way cover.
+    /// By flush under way: the writes that it covers.
     covered: HashMap<EventId, Vec<EventId>>,
     choices: Choices,
     undo: Vec<Undo>,
-    /// Where an evaluation's part of the undo log begins.
+    /// Begin of an evaluation's part of the undo log.
     floor: usize,
-    /// Hash of the blocks, without what was written after the crash.
+    /// Hash of the blocks, without writes after the crash.
     hash: u64,
-    /// Hash of the blocks as they are, without those that mean nothing.
+    /// Hash of the present blocks, without those of `scratch`.
     essence: u64,
-    /// By block: whether what it holds means nothing to an open file system.
+    /// By block: whether an open file system ignores its content.
     scratch: Vec<bool>,
-    /// Completions that nobody has taken.
+    /// Completions that were not reaped yet.
     done: VecDeque<Completion>,
 }
 
-/// What [`StateDevice::enter`] saved.
+/// The state that [`StateDevice::enter`] saved.
 pub(crate) struct Level {
     pending: BTreeMap<u32, Vec<Version>>,
     covered: HashMap<EventId, Vec<EventId>>,
@@ -89,20 +90,20 @@ pub(crate) struct Level {
     floor: usize,
 }
 
-/// See the module.
+/// A block device in a crash state.
 pub(crate) struct StateDevice {
     geometry: Geometry,
     atomic_bytes: usize,
     inner: Mutex<Inner>,
 }
 
-/// States at a point within a recovery up to which all are visited. Every state has a
-/// recovery: with more than these, what they add to each other is not worth their number.
+/// States at a point within a recovery up to which all are visited. Every state has a recovery,
+/// so that a larger number costs more time than its states add.
 const AGAIN: usize = 8;
 
 impl StateDevice {
-    /// A device that holds `image` durably. `scratch`: blocks that mean nothing once the
-    /// file system is open.
+    /// A device that holds `image` durably. `scratch`: blocks whose content an open file system
+    /// ignores.
     pub(crate) fn new(image: &[u8], block_bytes: u32, atomic_bytes: u32, scratch: &[u64]) -> Self {
         let blocks = image.chunks_exact(block_bytes as usize);
         let blocks: Vec<Content> = blocks
@@ -124,13 +125,13 @@ impl StateDevice {
         }
     }
 
-    /// Parts into which a block can be torn.
+    /// Number of parts into which a block can be torn.
     fn parts(&self) -> usize {
         self.geometry.block_bytes as usize / self.atomic_bytes
     }
 
-    /// How many ways there are to tear a write: a part at the front, at the back, or all
-    /// but one part in the middle.
+    /// Number of ways to tear a write: parts at the front, parts at the back, or all but one part
+    /// in the middle.
     fn tears(&self) -> usize {
         let parts = self.parts();
         2 * (parts - 1) + parts.saturating_sub(2)
@@ -140,8 +141,8 @@ impl StateDevice {
         1 + versions * (1 + self.tears())
     }
 
-    /// What choice number `choice` leaves in a block: first the whole versions, the durable
-    /// one before them, then the torn ones.
+    /// The content of a block after choice number `choice`: the durable version, the whole
+    /// versions, then the torn ones.
     fn content(&self, durable: &Content, versions: &[Version], choice: usize) -> Content {
         let whole = |n: usize| match n.checked_sub(1) {
             None => durable.clone(),
@@ -196,7 +197,7 @@ impl Inner {
         }
     }
 
-    /// Makes a write durable, and with it those to the same block before it.
+    /// Makes a write durable, and the earlier ones to the same block.
     fn make_durable(&mut self, id: EventId) {
         let Some((&cell, at)) = self.pending.iter().find_map(|(cell, versions)| {
             let at = versions.iter().position(|v| v.id == id)?;
@@ -218,7 +219,7 @@ impl Inner {
         self.pending.values_mut().flatten().find(|v| v.id == id)
     }
 
-    /// What a flush that begins now covers.
+    /// The writes that a flush covers if it begins now.
     fn coverable(&self) -> Vec<EventId> {
         let issued = hit(Sabotage::FlushCoversIssued);
         let versions = self.pending.values().flatten();
@@ -277,7 +278,7 @@ impl CrashState for StateDevice {
                     inner.make_durable(id);
                 }
             }
-            // A write that failed stays in doubt; what is discarded is not looked at.
+            // A failed write may be there or not. The content of discarded blocks is not read.
             BlockEvent::Completed { ok: false, .. }
             | BlockEvent::Discarded { .. }
             | BlockEvent::Mark(_) => {}
@@ -381,8 +382,13 @@ impl CrashState for StateDevice {
         inner.floor = level.floor;
     }
 
-    /// At most two blocks written, at most two lost (of `most * 3 / 8` blocks each pair), the
-    /// first and the last writes, and `4 * most` random subsets; within a recovery, the first writes and one random subset.
+    /// Samples at a crowded point:
+    ///
+    /// - one block alone written or lost, and each pair of `most * 3 / 8` blocks;
+    /// - each number of first writes and of last writes;
+    /// - `4 * most` random subsets.
+    ///
+    /// Within a recovery: all, each number of first writes, and one random subset.
     fn samples(&self, most: usize, depth: usize, seed: u64) -> Vec<Policy> {
         let inner = self.inner.lock();
         let mut numbers: Vec<u64> = inner.pending.values().flatten().map(|v| v.id).collect();
@@ -418,7 +424,8 @@ impl CrashState for StateDevice {
     }
 }
 
-/// What runs on the state: writes are there at once, completions come one by one.
+/// The device of what runs on the state: writes take effect at once, completions are reaped one
+/// by one.
 impl BlockDevice for StateDevice {
     fn name(&self) -> &str {
         "crash state"
@@ -483,13 +490,13 @@ impl BlockDevice for StateDevice {
     }
 }
 
-/// All blocks of a device, and what sort of device it is.
+/// All blocks of a device, and its properties.
 #[derive(Clone)]
 pub(crate) struct Image {
     bytes: Vec<u8>,
     block_bytes: u32,
     atomic_bytes: u32,
-    /// Blocks that mean nothing once the file system is open.
+    /// Blocks whose content an open file system ignores.
     scratch: Vec<u64>,
 }
 
@@ -625,7 +632,7 @@ impl Medium for StateDevice {
         }
     }
 
-    /// The device goes on with its writes.
+    /// The device completes its writes.
     fn after_kill(trace: &[BlockEvent], _only_data: bool) -> Vec<BlockEvent> {
         let mut open = BTreeSet::new();
         for event in trace {
@@ -644,8 +651,8 @@ impl Medium for StateDevice {
         Some(self.inner.lock().essence)
     }
 
-    /// The same writes to the same end: what a crash between them leaves lies between what was
-    /// found first and that end.
+    /// Hash of the writes and of the final state. A crash between equal writes with an equal end
+    /// leaves equivalent states.
     fn key_of_recovery(&self, trace: &[BlockEvent]) -> Option<u64> {
         let essence = self.inner.lock().essence;
         Some(trace.iter().map(hash_of).fold(essence, mix))
@@ -663,7 +670,7 @@ fn durable_write(trace: &[BlockEvent], wanted: EventId) -> Option<Rule> {
     issued.flatten()
 }
 
-/// Of a recovery's trace, what it leaves on the device.
+/// Hash of an event of a recovery's trace, without ids.
 fn hash_of(event: &BlockEvent) -> u64 {
     match event {
         BlockEvent::Issued { lba, data, .. } => mix(lba.0, xxh3_64(data)),

@@ -1,18 +1,19 @@
-//! A persistent memory in a crash state that is decided only where it is looked at.
+//! A persistent memory in a crash state whose cells are decided when they are first read.
 //!
-//! # What is guaranteed
+//! # Guarantees
 //!
-//! A [`StatePmem`] holds the durable content of a region and, per *cell* (a word or a
-//! line, by [`PersistModel`]), the stores that were issued but are not durable yet. A crash
-//! leaves each cell with some prefix of those stores, cells independent of each other.
-//! The choice for a cell is made when it is first read after the crash, so a depth-first
-//! walk over the choices ([`StatePmem::next_path`]) meets every crash state that the
-//! reader can tell apart, and no two that it cannot: S1. two states that agree on all
-//! cells a (deterministic) reader has read make it behave alike; S2. the walk branches
-//! on exactly those cells.
+//! A [`StatePmem`] holds the durable content of a region. For each *cell* (a word or a line, by
+//! [`PersistModel`]) it holds the stores that were issued but are not durable yet. A crash leaves
+//! each cell with some prefix of those stores, cells independent of each other.
+//! The choice for a cell is made when it is first read after the crash. A depth-first walk over
+//! the choices ([`StatePmem::next_path`]) thus visits every crash state that a reader can
+//! distinguish, and no two that it cannot:
 //!
-//! Every change that an evaluation makes goes to an undo log; a state costs what it
-//! touches, never a copy of the image.
+//! - S1. A deterministic reader behaves alike in two states that agree on all cells it has read.
+//! - S2. The walk branches on exactly those cells.
+//!
+//! Every change of an evaluation is appended to an undo log. A state costs what it touches,
+//! never a copy of the image.
 
 mod access;
 
@@ -31,23 +32,23 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// What a cell may hold: the words that differ from its durable content, in order.
+/// A possible content of a cell: the words that differ from its durable content, in order.
 type Content = Vec<(usize, u64)>;
 
-/// What is not known of one cell, or not durable.
+/// The undecided part of one cell, and its stores that are not durable.
 #[derive(Debug, Clone, Default)]
 struct Pending {
-    /// A crash left one of these in the cell, unknown which, the durable content first.
-    /// Empty: the durable content.
+    /// The contents of which an earlier crash left one, the durable content first. Empty: the
+    /// durable content.
     left: Vec<Content>,
     stores: Vec<Store>,
-    /// Which of them the next fence of a thread makes durable: all up to a number.
+    /// By thread: the last store that its next fence makes durable, with all before it.
     flushed: Vec<(u32, u64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Store {
-    /// Of all stores.
+    /// Number among all stores.
     number: u64,
     /// Word within the cell.
     slot: u32,
@@ -60,7 +61,7 @@ impl Pending {
         self.stores.is_empty() && self.left.len() <= 1
     }
 
-    /// `word` was made durable: whatever a crash left in it is gone.
+    /// Removes `word`, which was made durable, from what a crash left.
     fn overwrite(&mut self, word: usize) {
         for content in std::mem::take(&mut self.left) {
             let without = content.into_iter().filter(|(w, _)| *w != word).collect();
@@ -76,7 +77,7 @@ fn push_new(all: &mut Vec<Content>, content: Content) {
 }
 
 enum Undo {
-    /// The word held this before. `hashed`: the change went into the hash.
+    /// The word held `old` before. `hashed`: the change is part of the hash.
     Word { word: u32, old: u64, hashed: bool },
     /// The cell was undecided.
     Open(u32),
@@ -87,39 +88,39 @@ enum Undo {
 #[derive(Default)]
 struct Inner {
     pending: HashMap<u32, Pending>,
-    /// Threads and cells with a `flushed` of theirs.
+    /// Pairs of a thread and a cell with an entry of it in `flushed`.
     in_flight: Vec<(u32, u32)>,
-    /// Whose events these are.
+    /// The thread of the current events.
     thread: u32,
-    /// How many stores there were.
+    /// Number of stores so far.
     stores: u64,
     choices: Choices,
-    /// Decides from here on, outside the path.
+    /// The policy of the tail of an evaluation, outside the path.
     tail: Option<Policy>,
-    /// Whether `tail` decided anything.
+    /// Whether `tail` decided a cell.
     tail_chose: bool,
     undo: Vec<Undo>,
-    /// Where an evaluation's part of the undo log begins.
+    /// Begin of an evaluation's part of the undo log.
     floor: usize,
-    /// Hash of durable content and choices, without what recovery stored.
+    /// Hash of durable content and choices, without stores of recovery.
     hash: u64,
     record: Option<Vec<Event>>,
     failed: Option<MediumError>,
 }
 
-/// Persistent memory in an undecided crash state; see the module.
+/// Persistent memory in an undecided crash state.
 pub(crate) struct StatePmem {
     model: PersistModel,
     words: Box<[AtomicU64]>,
-    /// One bit per cell: it has pending stores and is not decided.
+    /// One bit per cell: whether it has pending stores and is undecided.
     open: Box<[AtomicU64]>,
-    /// One bit per word: it was read. Kept only while `track` is set.
+    /// One bit per word: whether it was read. Maintained only while `track` is set.
     seen: Box<[AtomicU64]>,
     track: AtomicBool,
     inner: Mutex<Inner>,
 }
 
-/// What [`StatePmem::enter`] saved.
+/// The state that [`StatePmem::enter`] saved.
 pub(crate) struct Level {
     pending: HashMap<u32, Pending>,
     in_flight: Vec<(u32, u32)>,
@@ -127,7 +128,7 @@ pub(crate) struct Level {
     floor: usize,
 }
 
-/// The last choice is that of all stores.
+/// The choice of `policy`. The last choice takes all stores.
 fn pick(policy: Policy, cell: u32, choices: u32) -> u32 {
     policy.pick(cell, choices - 1, choices, &[])
 }
@@ -219,7 +220,7 @@ impl StatePmem {
         }
     }
 
-    /// Issues a store and makes it durable at once: memory as a running program sees it.
+    /// Issues a store and makes it durable at once, as a running program sees memory.
     /// Returns whether that changed the memory.
     pub(crate) fn apply_now(&self, unit: &Unit) -> bool {
         let word = (unit.off / WORD_BYTES) as usize;
@@ -265,9 +266,9 @@ impl StatePmem {
         self.inner.lock().record.take().unwrap_or_default()
     }
 
-    // ---- reads that are remembered --------------------------------------------
+    // ---- reads that are tracked -----------------------------------------------
 
-    /// Forgets what was read and remembers reads from now on (`true`), or stops.
+    /// Clears the set of read words and tracks reads from now on (`true`), or stops (`false`).
     pub(crate) fn track_reads(&self, on: bool) {
         self.track.store(on, Relaxed);
         if on {
@@ -290,8 +291,8 @@ impl CrashState for StatePmem {
         matches!(event, Event::Fence(_))
     }
 
-    /// Issues one event of the trace. Before a fence is the place to explore: it is
-    /// what makes states impossible.
+    /// Issues one event of the trace. Crashes are explored before fences, since a fence makes
+    /// states impossible.
     fn apply(&self, event: &Event) {
         let mut inner = self.inner.lock();
         match event {
@@ -304,7 +305,7 @@ impl CrashState for StatePmem {
         }
     }
 
-    /// Makes what the trace did so far the state that evaluations start from.
+    /// Makes the present state the one that evaluations start from.
     fn keep(&self) {
         let mut inner = self.inner.lock();
         inner.floor = inner.undo.len();
@@ -335,20 +336,19 @@ impl CrashState for StatePmem {
         )
     }
 
-    /// Starts a new walk over the choices: the next evaluation takes `path`, and
+    /// Starts a new walk over the choices. The next evaluation takes `path`, and
     /// `policy` beyond it. Choices out of range are clamped.
     fn start(&self, path: &[u32], policy: Policy) {
         self.inner.lock().choices.start(path, policy);
     }
 
-    /// Whether the path has further alternatives; if so the next evaluation takes the
-    /// next one. Call after [`rollback`](Self::rollback).
+    /// Moves on to the next path, which the next evaluation takes. Returns whether there is one.
+    /// Call after [`rollback`](Self::rollback).
     fn next_path(&self) -> bool {
         self.inner.lock().choices.next_path()
     }
 
-    /// Ends an evaluation: takes back everything since [`keep`](Self::keep). The path
-    /// stays.
+    /// Ends an evaluation: undoes all changes since [`keep`](Self::keep). The path stays.
     fn rollback(&self) {
         let mut inner = self.inner.lock();
         let floor = inner.floor;
@@ -365,13 +365,13 @@ impl CrashState for StatePmem {
         self.inner.lock().choices.decisions()
     }
 
-    /// Whether the tail of this evaluation met undecided cells.
+    /// Whether the tail of this evaluation read undecided cells.
     fn tail_chose(&self) -> bool {
         self.inner.lock().tail_chose
     }
 
-    /// Decides every cell at once by `policy`, without entering it in a path: the crash
-    /// state as it would be without lazy choice.
+    /// Decides every cell at once by `policy`, outside the path: the crash state without lazy
+    /// choice.
     fn decide_all(&self, policy: Policy) {
         let cells = self.pending_cells();
         let mut inner = self.inner.lock();
@@ -382,14 +382,14 @@ impl CrashState for StatePmem {
         }
     }
 
-    /// Hash of the crash state as far as it is decided.
+    /// Hash of the decided part of the crash state.
     fn hash(&self) -> u64 {
         self.inner.lock().hash
     }
 
-    /// Makes a crash permanent up to [`leave`](Self::leave): the cells of `decisions`
-    /// hold their choice durably; the others hold what that crash left, still undecided
-    /// whatever is stored over a part of it later.
+    /// Makes a crash permanent up to [`leave`](Self::leave). The cells of `decisions` hold their
+    /// choice durably. The other cells stay undecided, even where a part of them is overwritten
+    /// later.
     fn enter(&self, decisions: &[(u32, u32)]) -> Level {
         let mut inner = self.inner.lock();
         let level = Level {
@@ -427,7 +427,7 @@ impl CrashState for StatePmem {
         inner.floor = level.floor;
     }
 
-    /// All cells applied, every single one, every single one dropped, random ones.
+    /// All cells applied, each cell alone applied, each cell alone dropped, random subsets.
     fn samples(&self, most: usize, _depth: usize, seed: u64) -> Vec<Policy> {
         let mut cells = self.pending_cells();
         // Keep a seeded choice of the cells, spread over all of them.
@@ -445,13 +445,14 @@ impl CrashState for StatePmem {
     }
 }
 
-/// Whose events follow a kill: the dead server's flushes are not covered by fences of the next.
+/// The thread of the events after a kill. Fences of the next server do not cover flushes of the
+/// killed one.
 const NEXT_SERVER: Event = Event::Thread(1);
 
 impl Medium for StatePmem {
     type Door = dyn Pmem;
     type System = PmemSystem;
-    /// By words.
+    /// Words of the memory.
     type Image = Vec<u64>;
     type Recorder = Self;
 

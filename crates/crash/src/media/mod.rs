@@ -1,7 +1,7 @@
-//! What a crash can leave of a medium. A [`Medium`] runs a file system, records what it
-//! stores, and then holds any state that a crash may leave of that, one at a time.
+//! Media and their crash states. A [`Medium`] runs a file system, records its stores, and then
+//! holds the states that a crash may leave of them, one at a time.
 //!
-//! What is allowed afterwards is not its business: see [`crate::promise`].
+//! [`crate::promise`] decides which states are allowed afterwards.
 
 pub(crate) mod blocks;
 pub(crate) mod memory;
@@ -31,8 +31,7 @@ impl Display for Order {
     }
 }
 
-/// Says between which orders of a trace the first crash of a place is: one that is not enough,
-/// perhaps, and one that was still to come.
+/// The orders of a trace before and after the first crash of a place, as text.
 pub(crate) fn crash_between<M: Medium>(trace: &[M::Event], place: &Place) -> String {
     let crash = place.crashes.first().map_or(0, |crash| crash.event);
     let crash = crash.min(trace.len());
@@ -56,9 +55,9 @@ pub(crate) trait Medium:
     type Door: ?Sized;
     /// A file system on it.
     type System: ?Sized + System<Self::Door>;
-    /// All that it holds durably.
+    /// Its durable content.
     type Image: Send;
-    /// Passes everything on to the medium, and keeps the trace.
+    /// Forwards every call to the medium, and keeps the trace.
     type Recorder: ?Sized;
 
     /// The settings in which each script is run.
@@ -66,12 +65,12 @@ pub(crate) trait Medium:
     /// The image that `make` leaves on a zeroed medium that loses nothing.
     ///
     /// # Errors
-    /// Those of `make`; what is wrong with the new file system.
+    /// Those of `make`, and damage of the new file system.
     fn made(
         system: &Self::System,
         make: &mut dyn FnMut(Arc<Self::Door>) -> Result<(), String>,
     ) -> Result<Self::Image, String>;
-    /// The image as it is now.
+    /// The present image.
     fn image(&self) -> Self::Image;
     /// A medium that holds `image` durably.
     ///
@@ -79,51 +78,52 @@ pub(crate) trait Medium:
     /// The setting is one of another medium.
     fn of_image(image: &Self::Image, setting: Setting) -> Result<Self, String>;
 
-    /// Back to the image at the very start, with nothing pending.
+    /// Restores the first image, with nothing pending.
     fn reset(&self);
-    /// Decides by `policy` what a crash at this moment leaves, until the next
+    /// Crashes at this moment, and decides by `policy` what is left, until the next
     /// [`reset`](Self::reset).
     fn cut(&self, policy: Policy);
 
-    /// Begins a record of what is done to it.
+    /// Begins a trace.
     fn record(self: &Arc<Self>) -> Arc<Self::Recorder>;
-    /// The way through a recorder.
+    /// The medium as file systems reach it, through a recorder.
     fn door(recorder: &Arc<Self::Recorder>) -> Arc<Self::Door>;
     /// Takes the trace since the last call, or since the beginning.
     fn take(recorder: &Self::Recorder) -> Vec<Self::Event>;
-    /// Takes the trace, and ends the record if that saves time.
+    /// Takes the trace, and may end the recording to save time.
     fn stop(recorder: &Self::Recorder) -> Vec<Self::Event> {
         Self::take(recorder)
     }
 
     /// Whether an event changes what the medium holds.
     fn is_change(event: &Self::Event) -> bool;
-    /// Whether a crash is worth visiting at an event, which says how long a script is.
+    /// Whether crashes are visited at an event. The number of such events is the length of a
+    /// script.
     fn is_moment(event: &Self::Event) -> bool;
     /// The order that the event at `at` makes: of a fence, a flush or a durable write.
     fn order(trace: &[Self::Event], at: usize) -> Option<Order>;
     /// Gives `events` numbers that differ from those of the trace before them.
     fn renumber(_events: &mut [Self::Event], _before: &[Self::Event]) {}
-    /// What the medium does after a server was killed that did `trace`, until the next one
-    /// has opened it: nothing is lost, but nobody flushes. `only_data`: the last call changed
-    /// only the contents of files.
+    /// Events on the medium between the kill of a server and the next opening. Nothing is lost,
+    /// and nothing is flushed. `trace`: events of the killed server. `only_data`: the last call
+    /// changed only the contents of files.
     fn after_kill(trace: &[Self::Event], only_data: bool) -> Vec<Self::Event>;
 
-    /// Hash of all that can matter to an open file system. `None`: not known.
+    /// Hash of all that an open file system can depend on. `None`: unknown.
     fn essence(&self) -> Option<u64> {
         None
     }
-    /// Recoveries with the same key leave, at a crash in them, the same as far as it matters.
+    /// Key of a recovery. Crashes in recoveries of the same key leave equivalent states.
     fn key_of_recovery(&self, _trace: &[Self::Event]) -> Option<u64> {
         None
     }
-    /// From here to the end of the evaluation `policy` decides what is undecided, and that is
+    /// Has `policy` decide undecided cells up to the end of the evaluation. These decisions are
     /// not part of the path.
     fn start_tail(&self, _policy: Policy) {}
 
-    /// Replays the changes of phase `phase` in program order: what callers would see must go
-    /// from old to new in one step. Returns how often it was looked at. Media whose changes
-    /// cannot be seen one by one look never.
+    /// Replays the changes of phase `phase` in program order. The state that callers see must
+    /// change from old to new in one step. Returns how many states were read: 0 on media whose
+    /// changes are not visible one by one.
     fn switches_once(_run: &Run<'_, Self>, _phase: usize) -> Result<u64, Failure> {
         Ok(0)
     }

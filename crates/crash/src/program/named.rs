@@ -1,4 +1,4 @@
-//! Lists of programs, explored as scripts are: with counts, and with ids that replay.
+//! Lists of programs, explored like scripts: with counts, and with ids that replay.
 
 use super::{Explored, Failure, Program, explore, replay};
 use crate::explore::in_threads;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-/// A [`Program`], whatever it opens.
+/// A [`Program`] without its type of opened memory.
 pub trait AnyProgram: Send + Sync {
     /// As [`explore`].
     ///
@@ -37,12 +37,12 @@ impl<P: Program + Send + Sync> AnyProgram for P {
 
 /// A program in a list.
 pub struct Named {
-    /// In ids: letters, digits and `-` only.
+    /// The name in ids: letters, digits and `-` only.
     pub name: String,
     program: Box<dyn AnyProgram>,
 }
 
-/// What ids of programs begin with.
+/// Prefix of the ids of programs.
 const PREFIX: &str = "memory-";
 
 impl Named {
@@ -77,7 +77,7 @@ impl Named {
     }
 }
 
-/// Explores each program. `progress` is told after each; it is called from several threads.
+/// Explores each program. `progress` is called after each, from several threads.
 ///
 /// # Errors
 /// A program does not run without a crash.
@@ -163,11 +163,11 @@ fn outcome(
     }
 }
 
-/// Visits again what `id` names. `None`: it is of none of these programs. Otherwise what is
-/// wrong there, if it still is.
+/// Visits the state of one failure again. Returns the failure if it is still there; `None`: the
+/// id belongs to none of these programs.
 ///
 /// # Errors
-/// `id` names nothing that exists.
+/// The state of `id` no longer exists.
 pub fn replay_id(
     programs: &[Named],
     id: &FailureId,

@@ -1,11 +1,11 @@
-//! A journal of metadata: the metadata is that after some call, no older than what is durable.
-//! An fsync covers the last change of its file's metadata, and so, by order, every metadata
-//! change before that.
+//! A journal of metadata. The metadata after a crash is that after some call, no older than the
+//! durable metadata. An fsync covers the last change of its file's metadata. By order it covers
+//! every metadata change before that.
 //!
 //! - J1. Metadata, times and generations are those of one state.
-//! - J2. A file that no call has changed since it was synced holds what it held then.
+//! - J2. A file that no call has changed since it was synced holds the synced data.
 //! - J3. Where data are written before the metadata that points to them, they are no older than
-//!   the metadata, and no one else's.
+//!   the metadata, and belong to the same file.
 
 use super::soft::bytes_fit;
 use super::{Data, Window};
@@ -36,7 +36,7 @@ pub(super) fn judge(
     Err(wrong.unwrap_or_else(|| differs(window, &seen)))
 }
 
-/// Data with the metadata of `state` may be newer, and nothing else.
+/// Demands that data are those of `state`, or newer.
 fn data_fits(window: &Window<'_>, world: &World, state: usize, data: Data) -> Result<(), String> {
     if data == Data::Nothing {
         return synced_data_fits(window, world);
@@ -56,7 +56,7 @@ fn data_fits(window: &Window<'_>, world: &World, state: usize, data: Data) -> Re
     Ok(())
 }
 
-/// A file that no operation has changed since it was synced holds what it held then.
+/// J2.
 fn synced_data_fits(window: &Window<'_>, world: &World) -> Result<(), String> {
     for (ino, inode) in &world.nodes {
         let file = window.past[window.newest].known.files.get(ino);
@@ -71,7 +71,7 @@ fn synced_data_fits(window: &Window<'_>, world: &World) -> Result<(), String> {
         let Some(Some(first)) = then.next() else {
             continue;
         };
-        // New zeros are a change that data do not show.
+        // A call may store zeros over zeros: the time changes, and the data do not.
         let same = |now: &Inode| now.data == first.data && now.attr.ctime == first.attr.ctime;
         let is_first = |now: Option<&Inode>| now.is_some_and(same);
         if then.all(is_first) {

@@ -1,15 +1,15 @@
-//! What is allowed after a crash, on whatever medium: a [`Promise`], which follows from the
-//! declared [`Guarantees`] alone.
+//! The states that are allowed after a crash, on any medium: a [`Promise`], which follows from
+//! the declared [`Guarantees`] alone.
 //!
-//! | the guarantees say | what is recovered is |
+//! | the guarantees | the recovered state |
 //! |---|---|
-//! | metadata is not atomic and ordered | what soft updates allow ([`soft`]) |
-//! | metadata is, data is not ordered | the metadata after some call, with data as a metadata or ordered journal keeps it ([`journal`]) |
-//! | both are | the state after some call ([`prefix`]), as a full journal keeps it |
-//! | and calls since a checkpoint are one unit | the state of some checkpoint ([`prefix`]) |
+//! | metadata is not atomic and ordered | a state that soft updates allow ([`soft`]) |
+//! | metadata is atomic and ordered, data is not ordered | the metadata after some call, with data as a metadata or ordered journal keeps it ([`journal`]) |
+//! | both are atomic and ordered | the state after some call ([`prefix`]), as a full journal keeps it |
+//! | also, calls since a checkpoint are one unit | the state of some checkpoint ([`prefix`]) |
 //!
-//! Independently of that, [`Durability`] says how old it may be: no older than the last call
-//! that returned, or than the last sync.
+//! [`Durability`] bounds the age of that state: no older than the last call that returned, or no
+//! older than the last sync.
 
 mod journal;
 mod prefix;
@@ -25,17 +25,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use vfs::check::Severity;
 use vfs::{Atomicity, Durability, FileSystem, Guarantees, Ordering, Timestamp};
 
-/// What a file system promises.
+/// The promise of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Promise {
     pub kind: Kind,
-    /// A call that returned is durable.
+    /// Whether a call that returned is durable.
     pub at_return: bool,
-    /// The times of a file change together with all else.
+    /// Whether the times of a file change together with all else.
     pub times_atomic: bool,
 }
 
-/// What the recovered state must be.
+/// The kind of recovered state that is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Soft,
@@ -44,9 +44,10 @@ pub(crate) enum Kind {
     Checkpoint,
 }
 
-/// What a journal that holds only metadata promises of data.
+/// The promise of a journal that holds only metadata about data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
+    /// No order between data and metadata.
     Nothing,
     /// Written before the metadata that points to it.
     Ordered,
@@ -78,23 +79,23 @@ impl Promise {
         self.at_return && self.kind == Kind::Prefix
     }
 
-    /// The worst that the checker may find after a crash.
+    /// The worst severity that the checker may report after a crash.
     pub fn worst(self) -> Option<Severity> {
         (self.kind == Kind::Soft).then_some(Severity::Leak)
     }
 
-    /// Whether the image is sound before recovery, too.
+    /// Whether the image is sound before recovery.
     pub fn needs_no_recovery(self) -> bool {
         self.kind == Kind::Soft
     }
 
-    /// Whether it speaks of single inodes, or has an fsync cover single files.
+    /// Whether the promise concerns single inodes, or has an fsync cover single files.
     pub fn needs_inodes(self) -> bool {
         !self.at_return || matches!(self.kind, Kind::Soft | Kind::Journal(_))
     }
 
-    /// Raises what is durable by what a call promises that has returned, after which the state
-    /// is number `state`.
+    /// Raises the floors by the promise of a call that returned. The state after it is number
+    /// `state`.
     pub fn raise(self, floors: &mut Floors, op: &Op, past: &[Past], state: usize) {
         if self.at_return {
             (floors.all, floors.data) = (state, state);
@@ -122,14 +123,14 @@ impl Promise {
             floors.times.insert(file, state);
         }
         if self.kind != Kind::Soft {
-            // Ordered: what came before the file's last change is there as well.
+            // By order, all before the file's last change is durable as well.
             let last = self.last_change(file, &past[..=state], !data_only);
             floors.all = floors.all.max(last);
         }
     }
 
-    /// The last of these states that the file is not in as in the one before; without
-    /// `times`, in more than its times. Data count where they are ordered with metadata.
+    /// The last of these states in which the file differs from the state before. Without `times`,
+    /// differences of times do not count. Data count where they are ordered with metadata.
     fn last_change(self, file: FileId, past: &[Past], times: bool) -> usize {
         let at = |state: usize| {
             let known = &past[state].known;
@@ -151,20 +152,20 @@ impl Promise {
     }
 }
 
-/// Since which state something was durable.
+/// The oldest states that a crash may leave.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Floors {
     /// Everything; in a journal that does not hold data, the metadata.
     pub all: usize,
     /// The data of all files.
     pub data: usize,
-    /// Single files, but for their times.
+    /// Single files, without their times.
     pub files: BTreeMap<FileId, usize>,
     /// The times of single files.
     pub times: BTreeMap<FileId, usize>,
 }
 
-/// What a crash at some moment may leave.
+/// The states that a crash at some moment may leave.
 #[derive(Clone)]
 pub(crate) struct Window<'a> {
     pub promise: Promise,
@@ -173,18 +174,18 @@ pub(crate) struct Window<'a> {
     pub floors: &'a Floors,
     /// The newest state that may be there.
     pub newest: usize,
-    /// The states in which the cache was asked to write, so that each may be a checkpoint.
+    /// The states in which the cache was asked to write. Each may be a checkpoint.
     pub written: &'a BTreeSet<usize>,
-    /// When the last call ran.
+    /// Time of the last call.
     pub now: Timestamp,
 }
 
 impl Window<'_> {
-    /// Demands that what was recovered is allowed. Returns what callers see, where that was
-    /// looked at as a whole.
+    /// Demands that the recovered state is allowed. Returns the state that callers see, if it was
+    /// judged as a whole.
     ///
     /// # Errors
-    /// What is not allowed.
+    /// The state is not allowed.
     pub fn judge(&self, fs: &dyn FileSystem) -> Result<Option<Snapshot>, String> {
         match self.promise.kind {
             Kind::Soft => soft::judge(self, fs).map(|()| None),
@@ -196,7 +197,7 @@ impl Window<'_> {
     /// Demands what [`judge`](Self::judge) demands of the state as a whole.
     ///
     /// # Errors
-    /// What is not allowed.
+    /// The state is not allowed.
     pub fn allows(&self, seen: &Snapshot) -> Result<(), String> {
         match self.promise.kind {
             Kind::Prefix | Kind::Checkpoint => prefix::allows(self, seen).map(drop),
@@ -204,10 +205,10 @@ impl Window<'_> {
         }
     }
 
-    /// Hash of what is demanded: crash states need not be judged twice where it is the same.
+    /// Hash of the demands. A crash state need not be judged twice by the same demands.
     pub fn demands(&self) -> u64 {
         if self.promise.is_atomic_at_return() {
-            // Few states are allowed, so that a call that changes nothing adds none.
+            // The states themselves count: a call that changes nothing adds no demand.
             let states = self.past[self.floors.all..=self.newest].iter();
             return states.fold(0, |h, past| mix(h, past.expected.hash));
         }

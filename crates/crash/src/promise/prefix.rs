@@ -1,11 +1,10 @@
-//! Calls are atomic and ordered: what callers see is the state after some call, no older than
-//! what is durable. Where calls since a checkpoint are one unit, that call is the last one
-//! before a checkpoint.
+//! Calls are atomic and ordered. Callers see the state after some call, no older than the
+//! durable state. Where calls since a checkpoint are one unit, that call is the last one before
+//! a checkpoint.
 //!
-//! With durability at return two states are left during a call, and one after it. With
-//! durability at fsync this is a full journal: an fsync covers the last change of its file,
-//! and so, by order, every call before that (for `fdatasync`, the last change of more than
-//! times).
+//! With durability at return two states are allowed during a call, and one after it. Durability
+//! at fsync is that of a full journal: an fsync covers the last change of its file, and by order
+//! every call before that. An `fdatasync` covers the last change of more than times.
 
 use super::{Kind, Window};
 use crate::past::{Expected, handles_of, same_content};
@@ -23,10 +22,10 @@ pub(super) fn judge(window: &Window<'_>, fs: &dyn FileSystem) -> Result<Snapshot
     Err("an inode has another number or generation than it had".to_string())
 }
 
-/// The allowed states that `seen` is equal to.
+/// The allowed states that equal `seen`.
 ///
 /// # Errors
-/// There is none.
+/// `seen` equals no allowed state.
 pub(super) fn allows<'a>(
     window: &Window<'a>,
     seen: &Snapshot,
@@ -56,7 +55,8 @@ fn states<'a>(window: &Window<'a>) -> Vec<&'a Expected> {
     states.map(|state| &window.past[state].expected).collect()
 }
 
-/// Where times are not atomic, each is that of some allowed state.
+/// Whether the times in `seen` are allowed. Where times are not atomic, each is that of some
+/// allowed state.
 fn times_allowed(
     window: &Window<'_>,
     states: &[&Expected],
@@ -66,7 +66,7 @@ fn times_allowed(
     if seen.has_same_times(&matched.snapshot) {
         return true;
     }
-    // What returned has its own times, however they got there.
+    // Calls that returned have their own times.
     if window.promise.times_atomic || states.len() == 1 {
         return false;
     }
@@ -74,7 +74,7 @@ fn times_allowed(
     paths.zip(&matched.inos).all(|(((_, _, seen), own), ino)| {
         let mut all = vec![*own.2];
         for state in states {
-            // An inode without a name may live on, unseen, with the time of the call.
+            // An open inode without a name may have the time of the call.
             let unseen = Times {
                 mtime: window.now,
                 ctime: window.now,

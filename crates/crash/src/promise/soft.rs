@@ -1,17 +1,17 @@
-//! Soft updates, on any medium (the rules U1 to U5 of `blockfs::universal`): usable without
-//! recovery, with nothing worse than leaks and link counts that are too high.
+//! Soft updates, on any medium (the rules U1 to U5 of `blockfs::BlockFs`). The file system is
+//! usable without recovery. The worst damage is leaks, and link counts that are too high.
 //!
 //! *Allowed states* are those from the last sync to the newest. For an inode that was synced by
-//! itself they are those since then; an `fdatasync` does so for all but the times. A recovered
-//! inode must be one and the same file in its attributes, its names and its data:
+//! itself they are the states since then; an `fdatasync` covers all but the times. The
+//! attributes, names and data of a recovered inode must be those of one file:
 //!
-//! - S1. A name means what it meant in an allowed state. It may be missing only if it was
-//!   in one of them (U1, U4).
-//! - S2. Generation, kind, owner, mode, times, attributes, target are each those of an allowed state;
-//!   the size lies between the least and the greatest.
+//! - S1. A name leads to an inode that it led to in an allowed state. It may be missing only if
+//!   it was missing in one of them (U1, U4).
+//! - S2. Generation, kind, owner, mode, times, attributes and target are each those of an allowed
+//!   state. The size lies between the least and the greatest.
 //! - S3. Each byte of data is that of an allowed state, zero where there was none (U2).
 //! - S4. The link count is at least the number of names (U3).
-//! - S5. What had a name in all allowed states, or since it was synced, has one (U4, U5).
+//! - S5. A file that had a name in all allowed states, or since it was synced, has one (U4, U5).
 //! - S6. A directory has at most two names (U4).
 
 use super::{Floors, Window};
@@ -41,11 +41,11 @@ struct Allowed<'a> {
 /// One file in the states in which it may be found.
 struct Candidate<'a> {
     file: FileId,
-    /// State and inode.
+    /// The allowed states that have it, each with its inode.
     forms: Vec<(&'a Known, &'a Inode)>,
-    /// Those in which its times may be.
+    /// The states in which its times are allowed.
     timed: Vec<(&'a Known, &'a Inode)>,
-    /// It did not exist in the oldest allowed state.
+    /// Whether it did not exist in the oldest allowed state.
     born: bool,
 }
 
@@ -93,7 +93,7 @@ impl Allowed<'_> {
         self.nothing_lost(&found)
     }
 
-    /// The files that an inode number may mean, with their states.
+    /// The files that an inode number may lead to, with their states.
     fn candidates(&self, ino: Ino) -> Vec<Candidate<'_>> {
         let window = &self.states[self.floors.all..=self.newest];
         let files: BTreeSet<FileId> = window

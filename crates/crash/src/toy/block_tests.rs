@@ -1,5 +1,5 @@
-//! The explorer on a small file system on blocks with known bugs: each is found; none is
-//! found without them; and an explorer that is itself broken is noticed.
+//! The explorer on a small file system on blocks with known bugs. Each bug is found, nothing is
+//! found without bugs, and the tests fail if the explorer itself is broken.
 
 use super::blocks::{BlockBug, BlockToy};
 use crate::block::{explore_script, replay};
@@ -21,7 +21,7 @@ fn find(bug: BlockBug, script: &str) -> Option<FailureReport> {
     found.expect("the toy can be set up")
 }
 
-/// Bugs, with what the report must speak of.
+/// Bugs, with a text that the report must contain.
 const BUGS: [(BlockBug, &str); 6] = [
     (BlockBug::CommitWithLog, "does not open"),
     (BlockBug::FlushTooEarly, "does not open"),
@@ -63,11 +63,11 @@ fn a_report_names_the_rule_of_a_durable_write() {
     assert!(report.what.contains(between), "{report}");
 }
 
-/// What the tests above ask of an explorer, on this thread.
+/// Whether the explorer passes the tests above, on this thread.
 fn explorer_works() -> bool {
     find(BlockBug::Nothing, SCRIPT).is_none()
         && BUGS.iter().all(|(bug, _)| find(*bug, SCRIPT).is_some())
-        // With a single operation no later one can bring to light what was not durable.
+        // After a single operation, no later one shows that a change was not durable.
         && find(BlockBug::NotDurable, "create f 644").is_some()
 }
 

@@ -1,6 +1,6 @@
-//! The toy with its log on blocks: block 0 says where the log ends, twice, and the log
-//! fills the blocks from 1 on. Records gather in memory; a write-back stores the blocks that
-//! they changed, flushes, and then commits by the write of block 0.
+//! The toy with its log on blocks. Block 0 holds the end of the log twice, and the log fills the
+//! blocks from 1 on. Records gather in memory. A write-back stores the blocks that they changed,
+//! flushes, and then commits by the write of block 0.
 
 use super::{Log, Record, ToyBug, ToyFs, calls};
 use medium::Rule;
@@ -12,14 +12,14 @@ use vfs::{BlockSystem, Clock, Durability, Errno, FileSystem, Guarantees, Still, 
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 32;
-/// Where block 0 has the end of the log for the second time: in its last sector.
+/// Offset of the second copy of the log's end in block 0, in its last sector.
 const AGAIN: usize = BLOCK - 8;
 
-/// What is wrong with it.
+/// A bug of the toy on blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockBug {
     Nothing,
-    /// The commit is on its way together with the log.
+    /// The commit is issued together with the log.
     CommitWithLog,
     /// The flush between log and commit begins before the log's writes have completed.
     FlushTooEarly,
@@ -27,13 +27,13 @@ pub(super) enum BlockBug {
     FuaForAll,
     /// The commit is never made durable.
     NotDurable,
-    /// A torn commit is trusted.
+    /// Recovery accepts a torn commit.
     TornCommit,
-    /// Recovery stores the commit anew by way of an empty log.
+    /// Recovery stores an empty log before it stores the commit anew.
     RecoveryUnordered,
 }
 
-/// The toy as the explorer sees it.
+/// The toy as a system of the explorer.
 pub(super) struct BlockToy(pub BlockBug);
 
 impl System<dyn BlockDevice> for BlockToy {
@@ -103,7 +103,7 @@ impl BlockSystem<dyn BlockDevice> for BlockToy {
 #[derive(Default)]
 struct Tail {
     log: Vec<u8>,
-    /// How much of it is stored.
+    /// Stored part of it.
     stored: usize,
 }
 
@@ -128,7 +128,7 @@ impl BlockLog {
         if end != again && self.bug == BlockBug::TornCommit {
             return Err("the ends differ".to_string());
         }
-        // Where a commit was torn, the smaller one is of the commit before.
+        // In a torn commit the smaller end is that of the commit before.
         let end = end.min(again) as usize;
         if self.bug == BlockBug::RecoveryUnordered && end > 0 {
             self.commit(0)?;
@@ -142,7 +142,7 @@ impl BlockLog {
         Record::decode(log)
     }
 
-    /// The writes of the blocks that hold what is not stored.
+    /// The writes of the blocks that hold unstored records.
     fn body(&self, tail: &Tail) -> Vec<Write> {
         let first = tail.stored / BLOCK;
         let blocks = tail.log.chunks(BLOCK).enumerate().skip(first);

@@ -1,5 +1,5 @@
-//! The toy with its log in persistent memory: word 0 is magic, word 1 the number of records,
-//! word 2 the end of the log (the commit).
+//! The toy with its log in persistent memory. Word 0 is a magic number, word 1 the number of
+//! records, word 2 the end of the log (the commit).
 
 use super::{Log, Record, ToyBug, ToyFs, calls};
 use medium::{MediumError, Pmem, Rule};
@@ -13,7 +13,7 @@ const TAIL: u64 = 16;
 const LOG: u64 = 64;
 const IMAGE_BYTES: u64 = 64 << 10;
 
-/// The toy as the explorer sees it.
+/// The toy as a system of the explorer.
 pub(crate) struct Toy(pub ToyBug);
 
 impl System<dyn Pmem> for Toy {
@@ -78,7 +78,7 @@ impl Log for MemoryLog {
             return Err("end and count differ".to_string());
         }
         if self.bug == ToyBug::RecoveryUnordered && word(COUNT)? != count {
-            // "Repairs" the count by way of a broken end.
+            // Stores a wrong end before it stores the count.
             self.pm.store_word(TAIL, LOG);
             self.pm.store_word(COUNT, count);
             self.pm.flush(0, 64);

@@ -1,5 +1,5 @@
-//! The explorer on a small file system with known bugs: each is found, in both models;
-//! none is found without them; and an explorer that is itself broken is noticed.
+//! The explorer on a small file system with known bugs. Each bug is found in both models, nothing
+//! is found without bugs, and the tests fail if the explorer itself is broken.
 
 use super::ToyBug;
 use super::memory::Toy;
@@ -30,7 +30,7 @@ fn explore_script_of(bug: ToyBug, model: PersistModel, script: &str) -> Option<F
     explore_script(&Toy(bug), script, &options).expect("the toy can be set up")
 }
 
-/// Bugs that need a crash, with what the report must speak of.
+/// Bugs that need a crash, with a text that the report must contain.
 const BUGS: [(ToyBug, &str); 8] = [
     (ToyBug::MissingFence, "does not open"),
     (ToyBug::MissingFlush, "does not open"),
@@ -92,10 +92,10 @@ fn scripts_of_failures_are_shrunk() {
     assert!(ops[2].starts_with("link"), "{}", report.shrunk);
 }
 
-/// What the tests above ask of an explorer, on this thread.
+/// Whether the explorer passes the tests above, on this thread.
 fn explorer_works() -> bool {
     let finds = |bug, script| explore_script_of(bug, PersistModel::Words, script).is_some();
-    // With a single operation no later one can bring to light what was not durable.
+    // After a single operation, no later one shows that a change was not durable.
     !finds(ToyBug::Nothing, SCRIPT)
         && BUGS.iter().all(|(bug, _)| finds(*bug, SCRIPT))
         && finds(ToyBug::NotDurable, "create f 644")

@@ -2,8 +2,8 @@
 //! medium a log of the calls that changed it. A record is one call: its length in words, its
 //! time, its kind, two numbers, and a string, padded.
 //!
-//! [`memory`] and [`blocks`] have it with bugs in how they use their medium; [`slots`] has it on
-//! both with any promise, and with bugs that break that promise.
+//! [`memory`] and [`blocks`] each put it on one medium, with bugs in the use of that medium.
+//! [`slots`] puts it on both with any promise, and with bugs that break that promise.
 
 mod block_tests;
 pub(crate) mod blocks;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use vfs::check::Finding;
 use vfs::*;
 
-/// What is wrong with the toy.
+/// A bug of the toy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToyBug {
     Nothing,
@@ -28,7 +28,7 @@ pub(crate) enum ToyBug {
     MissingFence,
     /// The record is fenced but never flushed.
     MissingFlush,
-    /// End and count are trusted to change together.
+    /// Recovery assumes that end and count change together.
     WideStore,
     /// The commit is flushed and never fenced.
     NotDurable,
@@ -38,7 +38,7 @@ pub(crate) enum ToyBug {
     LinksForgotten,
     /// A write is logged in two halves.
     TornWrite,
-    /// Recovery compacts the header without an order of its own.
+    /// Recovery compacts the header without an order between its stores.
     RecoveryUnordered,
     /// The checker always finds a leak after a recovery of more than one record.
     Leaks,
@@ -85,7 +85,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// In the place of a record that is lost.
+    /// The record in place of a lost one.
     fn nothing() -> Self {
         Self {
             time: 0,
@@ -133,12 +133,12 @@ impl Record {
     }
 }
 
-/// Where a toy keeps its records.
+/// The store of a toy's records.
 pub(crate) trait Log: Send + Sync {
-    /// What it promises of calls.
+    /// Its promise about calls.
     fn guarantees(&self) -> Guarantees;
-    /// Whether records may be lost before others. Then each has a number of its own, and so
-    /// have inodes.
+    /// Whether a record may be lost while later ones survive. Each record then has a number of
+    /// its own, and each inode too.
     fn is_sparse(&self) -> bool {
         false
     }
@@ -146,9 +146,9 @@ pub(crate) trait Log: Send + Sync {
     fn splits(&self) -> bool {
         false
     }
-    /// What is there, repairs included; `None` is a record that is lost.
+    /// All records, repaired; `None` is a lost record.
     fn records(&self) -> std::result::Result<Vec<Option<Record>>, String>;
-    /// Whether so many bytes fit.
+    /// Whether that many bytes fit.
     fn has_room(&self, bytes: u64) -> bool;
     /// Adds a record.
     fn append(&self, record: &Record) -> Result<()>;
@@ -163,7 +163,8 @@ pub(crate) struct ToyFs {
     model: ModelFs,
     recovered: bool,
     lock: Mutex<()>,
-    /// When each file was made: its generation, since a crash gives its number to another.
+    /// Time at which each file was made. It is the generation, since a number may name another
+    /// file after a crash.
     born: Mutex<HashMap<Ino, u64>>,
 }
 
@@ -198,7 +199,7 @@ impl ToyFs {
         for record in records {
             let replayed = record.map_or(Ok(None), |record| fs.replay(&record));
             let made = match fs.log.is_sparse() {
-                // What it stands on may be lost.
+                // Records that it depends on may be lost.
                 true => replayed.unwrap_or(None),
                 false => replayed.map_err(|e| format!("recovery: {e}"))?,
             };
@@ -208,7 +209,7 @@ impl ToyFs {
         Ok(fs)
     }
 
-    /// Has each record use up one inode number, where others may be lost.
+    /// Has each record use up one inode number if other records may be lost.
     fn pass_number(&self, made: Option<Attr>) -> Result<()> {
         if self.log.is_sparse() && made.is_none() {
             let passed = self.model.tmpfile(&Ctx::root(), Ino::ROOT, 0o600)?;

@@ -1,9 +1,9 @@
 //! A toy whose promise is a parameter, on memory and on blocks.
 //!
-//! Records lie in slots: record `n` in slot `1 + 2n`, with a checksum. Where data are no part of
-//! the journal, what a write call wrote is in the slot after its record. Slot 0 says how many
-//! records count, now and before the last commit. Soft updates do without: each record that is
-//! whole counts, and a call that removes a name waits for all before it.
+//! Records lie in slots: record `n` in slot `1 + 2n`, with a checksum. Where data are not part of
+//! the journal, the data of a write call are in the slot after its record. Slot 0 holds the
+//! number of valid records, now and before the last commit. Soft updates do not use slot 0: each
+//! whole record is valid, and a call that removes a name waits for all before it.
 
 use super::{Log, Record, ToyBug, ToyFs};
 use medium::block::{BlockDevice, Buffer, Lba, Write};
@@ -20,14 +20,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const SLOT: usize = 1024;
 const SLOTS: usize = 96;
-/// Records that there can be.
+/// Most records.
 const RECORDS: usize = (SLOTS - 1) / 2;
-/// Of another file, before a slot of data is filled.
+/// Byte of another file's data, in slots that were not written yet.
 const POISON: u8 = 0xee;
 /// The kind of a record of a write call.
 const WRITE: u64 = 6;
 
-/// What the toy promises.
+/// The promise of the toy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Atomic,
@@ -38,7 +38,7 @@ pub(super) enum Kind {
     Checkpoint,
 }
 
-/// How it breaks its promise.
+/// A way to break the promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bug {
     Nothing,
@@ -48,7 +48,7 @@ pub(super) enum Bug {
     Reorders,
     /// A write call is logged as two.
     Tears,
-    /// A write shows what was in its place before.
+    /// A write shows earlier data of another file.
     ShowsOthers,
     /// The data of a file are not synced with it.
     LosesData,
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// The toy as the explorer sees it, on either medium.
+/// The toy as a system of the explorer, on either medium.
 pub(super) struct SlotToy(pub Kind, pub Bug);
 
 impl SlotToy {
@@ -142,7 +142,7 @@ impl SlotToy {
         })
     }
 
-    /// What is lost before something that is there is a leak.
+    /// Reports a leak if a record is lost before one that is there.
     fn check(&self, slots: &dyn Slots) -> Report {
         let mut report = Report::default();
         let is_whole = |n: &usize| read_record(slots, *n).is_ok_and(|r| r.is_some());
@@ -224,12 +224,12 @@ impl BlockSystem<dyn BlockDevice> for SlotToy {
     }
 }
 
-/// Both media alike.
+/// Slots on either medium.
 trait Slots: Send + Sync {
     fn read(&self, slot: usize) -> Result<Vec<u8>, String>;
-    /// Begins to write: a part of it at a time may become durable.
+    /// Begins a write. Parts of it may become durable before others.
     fn write(&self, slot: usize, bytes: &[u8]) -> Result<(), String>;
-    /// Makes durable all that was written.
+    /// Makes all writes durable.
     fn barrier(&self) -> Result<(), String>;
 }
 
@@ -303,7 +303,7 @@ fn read_record(slots: &dyn Slots, n: usize) -> Result<Option<Record>, String> {
 #[derive(Default)]
 struct Records {
     all: Vec<Record>,
-    /// How many of them are written.
+    /// Number of written records.
     written: usize,
 }
 
@@ -315,13 +315,13 @@ struct SlotLog {
 }
 
 impl SlotLog {
-    /// Whether what a write call writes is kept apart from its record.
+    /// Whether the data of a write call are kept apart from its record.
     fn is_apart(&self) -> bool {
         matches!(self.kind, Kind::JournalMetadata | Kind::JournalOrdered)
             || self.kind == Kind::Soft && self.bug == Bug::ShowsOthers
     }
 
-    /// Whether it is durable before the record.
+    /// Whether the data are written before the commit of their record.
     fn is_data_first(&self) -> bool {
         self.kind == Kind::JournalOrdered && self.bug != Bug::ShowsOthers
     }
@@ -359,7 +359,7 @@ impl SlotLog {
         Ok(records)
     }
 
-    /// The record of a write call says how much was written.
+    /// The record of a write call with its data. The stored record holds their length.
     fn with_data(&self, n: usize, record: Record) -> Result<Record, String> {
         let len = usize::from(record.bytes[0]) << 8 | usize::from(record.bytes[1]);
         let mut bytes = self.slots.read(2 + 2 * n)?;
@@ -468,7 +468,7 @@ impl Log for Shared {
     }
 
     fn has_room(&self, bytes: u64) -> bool {
-        // One more, for a call that is split.
+        // Room for one more record, since a call may be split.
         bytes + 16 <= SLOT as u64 && self.0.records.lock().all.len() + 1 < RECORDS
     }
 

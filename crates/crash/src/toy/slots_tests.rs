@@ -1,5 +1,5 @@
-//! Every promise on every medium: a toy that keeps it is clean, and each way to break it is found,
-//! under each model of memory.
+//! Every promise on every medium, under each model of memory. A toy that keeps the promise is
+//! clean, and each way to break it is found.
 
 use super::slots::{Bug, Kind, SlotToy};
 use crate::{FailureReport, Options, PersistModel, block, explore_script, replay};
@@ -21,7 +21,7 @@ const SCRIPT: &str = "
     unlink e
 ";
 
-/// What the toy lies on.
+/// The medium of the toy.
 #[derive(Debug, Clone, Copy)]
 enum On {
     Memory(PersistModel),

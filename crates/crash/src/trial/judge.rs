@@ -1,8 +1,8 @@
-//! Lets a file system recover from a crash state, and judges what is there then.
+//! Lets a file system recover from a crash state, and judges the result.
 //!
-//! - C1. Where the promise says so, the checker finds no more than leaks before recovery.
+//! - C1. If the promise needs no recovery, the checker finds no more than leaks before it.
 //! - C2. It opens (recovery succeeds, nothing panics).
-//! - C3. What callers see is what the promise allows ([`crate::promise`]).
+//! - C3. Callers see a state that the promise allows ([`crate::promise`]).
 //! - C4. Volatile state agrees with what is stored (`audit`), and the checker finds no more
 //!   than the promise allows.
 //! - C5. It is fit for use ([`crate::fitness`]), and C4 holds again.
@@ -18,30 +18,30 @@ use hashbrown::HashMap;
 use std::sync::Arc;
 use vfs::{FileSystem, ManualClock, System, Timestamp};
 
-/// When recoveries happen: later than anything that a script does, so that a time that
-/// recovery stamps is noticed.
+/// Time of recoveries. It is later than all calls of a script, so that a time that recovery stamps
+/// is found.
 const RECOVERY_TIME: Timestamp = Timestamp(4_000_000_000_000_000_000);
 
-/// Most blocks on their way at a time where nothing else is asked for.
+/// Most blocks in one wave, unless a schedule sets another number.
 pub(super) const WAVE: usize = 1024;
 
-/// Judges crash states of one system against what is allowed at one moment.
+/// Judges crash states of one system by the states allowed at one moment.
 pub(super) struct FsJudge<'a, M: Medium> {
     pub system: &'a M::System,
     pub has_cache: bool,
     pub window: Window<'a>,
     /// Handles that callers had, up to a state.
     pub known: (&'a Handles, usize),
-    /// Outcomes by what was there once the file system was open, where nothing was wrong:
-    /// all that follows is the same.
+    /// Outcomes of sound states, by hash of the state after the opening. The rest of an evaluation
+    /// depends on that state alone.
     pub judged: HashMap<u64, u64>,
 }
 
-/// What one evaluation came to, panics apart.
+/// The result of one evaluation, kept if it panics.
 struct Seen<E> {
     outcome: u64,
     recovery: Option<Recovery<E>>,
-    /// Hash of what was there when it was open.
+    /// Hash of the state after the opening.
     essence: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ impl<M: Medium> FsJudge<'_, M> {
         let opened = self.system.open_still(door.clone(), clock, WAVE);
         let (decisions, trace) = (medium.decisions(), M::stop(&recorder));
         seen.essence = medium.essence();
-        // What changes nothing makes no state that a crash could not leave before.
+        // A recovery without changes leaves no new state after a crash in it.
         if trace.iter().any(M::is_change) {
             seen.recovery = Some(Recovery {
                 decisions,

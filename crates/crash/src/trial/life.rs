@@ -13,7 +13,7 @@ use crate::walk::{CrashAt, Found, Limits, Tally, Walk, revisit};
 use hashbrown::HashMap;
 use std::ops::Range;
 
-/// Where a life ends: before an event, in a phase.
+/// The place where a life ends: before an event, in a phase.
 #[derive(Clone, Copy)]
 struct Last {
     event: usize,
@@ -21,8 +21,8 @@ struct Last {
 }
 
 impl<M: Medium> Run<'_, M> {
-    /// Lives on after some ends of the calls in `ops`, or of the whole script where what a call
-    /// does comes later.
+    /// Runs second lives after some ends of the calls in `ops`. With a cache, which writes later,
+    /// the ends are those of the whole script.
     pub(super) fn live_again(
         &self,
         ops: Range<usize>,
@@ -57,7 +57,7 @@ impl<M: Medium> Run<'_, M> {
         Ok(())
     }
 
-    /// Visits a failure of a second life again; returns what is wrong there now.
+    /// Visits the state of a failure of a second life again. Returns the present finding there.
     pub(super) fn life_again(&self, again: &Again) -> Result<Option<String>, String> {
         let event = again.crash.event;
         if self.phases.is_empty() || event > self.trace.len() {
@@ -89,8 +89,8 @@ impl<M: Medium> Run<'_, M> {
         }
     }
 
-    /// Where the life ends. Without a cache it is in `ops`, half of the time right before a
-    /// fence, where most is seen that is not durable.
+    /// The event before which the life ends. Without a cache it is in `ops`, half of the time
+    /// right before a fence: there the most stores are visible and not durable.
     fn draw(&self, ops: &Range<usize>, seed: u64) -> usize {
         if self.has_cache() {
             return (mix(seed, 1) % (self.trace.len() as u64 + 1)) as usize;
@@ -105,7 +105,8 @@ impl<M: Medium> Run<'_, M> {
         }
     }
 
-    /// Runs the calls that `seed` selects on what is left when the life ends, and then `f`.
+    /// Runs the calls that `seed` selects on the state that the end of the life leaves, and then
+    /// `f`.
     fn life(
         &self,
         last: Last,
@@ -130,13 +131,13 @@ impl<M: Medium> Run<'_, M> {
         f(&run)
     }
 
-    /// What the end of the life leaves.
+    /// The start of the next life: the state that the end of this one leaves.
     fn end(&self, last: Last, end: End) -> Result<Option<Start<M>>, String> {
         let medium = self.medium();
         let durable = medium.image();
         let trace = &self.trace[..last.event];
         trace.iter().for_each(|event| medium.apply(event));
-        // A kill loses nothing that was written.
+        // A kill loses no store.
         let (policy, later) = match end {
             End::Cut(policy) => (policy, None),
             End::Kill => {
@@ -153,7 +154,7 @@ impl<M: Medium> Run<'_, M> {
         Start::of_end(self.system, self.start.setting, &image, later)
     }
 
-    /// Whether a call changes nothing but the contents of files.
+    /// Whether a call changes only the contents of files.
     fn is_only_data_change(&self, phase: usize) -> bool {
         let newest = self.phases[phase].newest;
         let Some(before) = newest.checked_sub(1) else {
@@ -168,8 +169,8 @@ impl<M: Medium> Run<'_, M> {
         event < self.opened || (event == self.opened && !self.has_cache())
     }
 
-    /// Without a cache, what was found when it was opened is durable then. Files made later
-    /// may not have the handles of the `earlier` life.
+    /// The judge right after the opening. Without a cache, the state that the opening found is
+    /// durable. Files made later may not have the handles of the `earlier` life.
     fn judge_of_opened<'s>(
         &'s self,
         earlier: &'s Run<'_, M>,
@@ -185,8 +186,8 @@ impl<M: Medium> Run<'_, M> {
         }
     }
 
-    /// Visits the crash states of the opening, in which what the life before it has promised
-    /// holds, and of all calls, in which what was found when it was open is there.
+    /// Visits the crash states of the opening and of all calls. During the opening the promises of
+    /// the earlier life hold; after it, the state that it found must be there.
     fn crash_after_end(
         &self,
         earlier: &Run<'_, M>,

@@ -25,7 +25,7 @@ use vfs::{Errno, ManualClock, RenameFlags, Still, System, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 impl<M: Medium> Start<M> {
-    /// A file system on which `setup` was run.
+    /// A new file system on which `setup` has run.
     pub(crate) fn new(
         system: &M::System,
         setting: Setting,
@@ -60,15 +60,14 @@ impl<M: Medium> Start<M> {
             before: Vec::new(),
             model,
             clock,
-            // Not at the moment at which the setup was: no two mounts are at the same one.
+            // Later than the setup: no two mounts have the same time.
             opened_at: Timestamp(1_000_000_000),
             recovered: false,
         })
     }
 
-    /// What the end of a life leaves: `image` for who opens it now, and for who opens it after a
-    /// power cut some state of `durable` after `before`. `None`: recovered, it is what the model
-    /// cannot be.
+    /// The state that the end of a life leaves: `image` if it is opened now; after a power cut,
+    /// some state of `durable` after `before`. `None`: the model cannot take the recovered state.
     pub(super) fn of_end(
         system: &M::System,
         setting: Setting,
@@ -99,7 +98,7 @@ impl<M: Medium> Start<M> {
     }
 }
 
-/// Draws blocks to write back.
+/// Random choice of blocks to write back.
 struct Drawn(fastrand::Rng);
 
 impl Drawn {
@@ -107,7 +106,7 @@ impl Drawn {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// Each script has its own order.
+    /// The choice for a schedule. Each script has its own order.
     fn of(schedule: Option<Schedule>, script: &Script) -> Option<Self> {
         match schedule {
             Some(Schedule::Any(seed)) => {
@@ -212,7 +211,7 @@ impl<'a, M: Medium> Run<'a, M> {
         Ok(run)
     }
 
-    /// Does a call on both, and the write-back after it.
+    /// Runs a call on both, and the write-back after it.
     fn call(
         &mut self,
         live: &mut Live<M>,
@@ -244,20 +243,20 @@ impl<'a, M: Medium> Run<'a, M> {
         Ok(())
     }
 
-    /// Whether an operation was refused as the model would not: the test image is small, and
-    /// names are exchanged only where operations are atomic.
+    /// Whether an operation was refused that the model accepts: the test image is small, and names
+    /// are exchanged only where operations are atomic.
     fn is_refusal(&self, op: &Op, result: vfs::Result<()>) -> bool {
         let exchange = matches!(op, Op::Rename { flags, .. } if *flags == RenameFlags::EXCHANGE);
         let may_refuse = exchange && self.promise.kind == Kind::Soft;
         result == Err(Errno::NOSPC) || (may_refuse && result == Err(Errno::INVAL))
     }
 
-    /// Writes everything back; then closes what is still open, and writes that back too.
+    /// Writes everything back; then closes the open files, and writes that back too.
     fn finish(&mut self, live: &mut Live<M>, floors: Floors) -> Result<(), String> {
         let is_open = live.on_fs.open_inodes().next().is_some();
         let floors = self.write_back(live, floors)?;
         if is_open {
-            // A file without a name that is open must not be gone yet.
+            // An open file without a name must not be freed yet.
             self.clean(live, Some(Severity::Leak), "after a sync with open files")?;
             live.on_fs.close_all(&*live.still.fs);
             self.write_back(live, floors)?;
@@ -275,7 +274,7 @@ impl<'a, M: Medium> Run<'a, M> {
         }
     }
 
-    /// Writes everything back; returns what is durable then.
+    /// Writes everything back. Returns the floors after that.
     fn write_back(&mut self, live: &Live<M>, floors: Floors) -> Result<Floors, String> {
         let still = &live.still;
         match self.start.setting.schedule {
@@ -307,14 +306,14 @@ impl<'a, M: Medium> Run<'a, M> {
         });
     }
 
-    /// Takes what was recorded, numbered after what a killed server did.
+    /// Takes the recorded events, numbered after those of a killed server.
     fn take_trace(&mut self, live: &Live<M>) {
         let mut events = M::take(&live.recorder);
         M::renumber(&mut events, &self.start.before);
         self.trace.append(&mut events);
     }
 
-    /// Notes the present state, after comparing it with the model's.
+    /// Compares the present state with the model's, and keeps it.
     fn remember(&mut self, live: &Live<M>, at: Timestamp) -> Result<(), String> {
         let fs = &*live.still.fs;
         self.take_trace(live);
@@ -355,8 +354,8 @@ impl<'a, M: Medium> Run<'a, M> {
         Ok(())
     }
 
-    /// How what callers see differs from the model. After a crash, soft updates may have left
-    /// link counts that are too high.
+    /// The differences of the state that callers see from the model. After a crash, soft updates
+    /// may have left link counts that are too high.
     fn differs(&self, seen: &Snapshot, expected: &Expected) -> Option<String> {
         let may_differ = self.start.recovered && self.promise.kind == Kind::Soft;
         if may_differ && same_without_links(seen, &expected.snapshot) {

@@ -1,4 +1,4 @@
-//! The logical state after each store of an operation, in program order: it must go from old
+//! The logical state after each store of an operation, in program order. It must change from old
 //! to new in one step (the "bpfsatomic" check of the BPFS paper, 3.6.5).
 
 use super::Run;
@@ -16,9 +16,8 @@ use std::sync::Arc;
 use vfs::{ManualClock, Timestamp};
 
 impl Run<'_, StatePmem> {
-    /// Replays each store of `op`. What callers would see is looked at again only when a store
-    /// changes what was last read (a store of what is there already shows nothing new).
-    /// Returns how often it was looked at.
+    /// Replays each store of `op`. The state that callers would see is read again only when a
+    /// store changes a word that was last read. Returns how often it was read.
     pub(crate) fn in_program_order(&self, op: usize) -> Result<u64, Failure> {
         let fail = |event: usize| {
             move |what: String| Failure {
@@ -60,7 +59,7 @@ impl Run<'_, StatePmem> {
         })
     }
 
-    /// What one sees who opens the memory as it is, noting what is read.
+    /// The state after opening the present memory. Tracks the words that are read.
     fn look(&self, pm: &Arc<StatePmem>) -> Result<Snapshot, String> {
         pm.keep();
         pm.track_reads(true);
@@ -76,7 +75,7 @@ impl Run<'_, StatePmem> {
     }
 }
 
-/// The one step from old to new. Times apart.
+/// The one step from old to new, times apart.
 struct Switch<'a> {
     old: &'a Snapshot,
     new: &'a Snapshot,

@@ -1,4 +1,4 @@
-//! The engine on small protocols whose legal states are known.
+//! The explorer on small protocols whose legal states are known.
 
 use super::*;
 use crate::PersistModel;
@@ -8,7 +8,7 @@ use medium::{MemoryPmem, Pmem, Recording, Rule};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// A protocol: what the program does, and how it recovers and judges.
+/// A judge of a protocol. Its recovery returns the outcome or the finding.
 struct Protocol<F> {
     recover: F,
     outcomes: BTreeSet<u64>,
@@ -98,7 +98,7 @@ fn word(pm: &dyn Pmem, off: u64) -> u64 {
     pm.load(off).unwrap()
 }
 
-/// Data is valid once the flag says so; `data` and `flag` are where they lie.
+/// A protocol in which a set flag makes data valid. `data` and `flag` are their offsets.
 fn flag_protocol(data: u64, flag: u64) -> impl Fn(&StatePmem) -> Result<u64, String> {
     move |pm| match (word(pm, flag), word(pm, data)) {
         (0, _) => Ok(0),
@@ -154,7 +154,7 @@ fn missing_flush_is_found() {
     }
 }
 
-/// A flush takes the line as it is, and a fence is for the flushes of its thread.
+/// A flush covers earlier stores to the line, and a fence covers the flushes of its thread.
 #[test]
 fn flush_before_the_store_or_by_another_thread_is_found() {
     let store_later = |pm: &dyn Pmem| {
@@ -274,8 +274,8 @@ fn crash_inside_recovery_is_explored() {
     }
 }
 
-/// Recovery overwrites a line without looking, then notes in word 0 that it did, with a
-/// fence between or none. The outcome is what two words of the line hold, as two digits.
+/// Recovery overwrites a line without reading it, then sets word 0, with or without a fence in
+/// between. The outcome is two words of the line, as two digits.
 fn overwriting_recovery(fenced: bool) -> impl Fn(&StatePmem) -> Result<u64, String> {
     move |pm| {
         if word(pm, 0) == 0 {
@@ -293,7 +293,7 @@ fn overwriting_recovery(fenced: bool) -> impl Fn(&StatePmem) -> Result<u64, Stri
 }
 
 #[test]
-fn what_recovery_overwrites_comes_back_until_it_is_fenced() {
+fn words_overwritten_by_recovery_come_back_until_they_are_fenced() {
     let program = |pm: &dyn Pmem| {
         persist(pm, 128, 1);
         persist(pm, 136, 1);
@@ -316,7 +316,7 @@ fn what_recovery_overwrites_comes_back_until_it_is_fenced() {
 }
 
 #[test]
-fn overwriting_what_is_undecided_takes_no_choice() {
+fn overwriting_an_undecided_cell_takes_no_choice() {
     let program = |pm: &dyn Pmem| {
         (0..128).for_each(|i| persist(pm, 1024 + i * 8, i + 1));
         pm.fence(Rule::DurableBeforeReturn).unwrap();
@@ -376,8 +376,8 @@ fn a_point_with_too_many_states_is_sampled_and_counted() {
 }
 
 #[test]
-fn audit_notices_a_judge_that_sees_more_than_it_reads() {
-    // The lazy walk cannot know that the outcome depends on a word that is not read.
+fn audit_reports_a_judge_that_depends_on_more_than_it_reads() {
+    // The lazy walk misses that the outcome depends on the number of calls.
     let program = |pm: &dyn Pmem| {
         for i in 0..8 {
             persist(pm, i * 64, 1);

@@ -1,6 +1,5 @@
-//! Kinds of crash bugs that were found in real file systems, one named test each. The
-//! explorer's demands (old or new, times, checker, audit, everything can be written and
-//! deleted) are what each was found by.
+//! Kinds of crash bugs that were found in real file systems, one named test each. The explorer's
+//! demands (old or new, times, checker, audit, everything can be written and deleted) found them.
 
 use bpfs::{BpfsSystem, Mode};
 use crash::{Options, PersistModel, explore_script};
@@ -35,9 +34,9 @@ macro_rules! bug_classes {
 bug_classes! {
     /// The new inode is never flushed.
     missing_flush: "create f 644";
-    /// Two pointers into a log change one after the other.
+    /// Two pointers into a log change serially.
     half_log_pointers: "mkdir A 755\n create A/f 644\n rename A/f b replace";
-    /// The replaced entry goes before the new one is safe.
+    /// The replaced entry is removed before the new one is durable.
     rename_in_place: "create a 644\n write a 0 9 1\n create b 644\n write b 0 9 2\n rename a b replace";
     /// Not all that a rename changes is logged.
     rename_journal_gap: "mkdir A 755\n create A/f 644\n rename A/f b replace\n rename A b noreplace\n mkdir A/B 755\n rename A/B C replace";
@@ -51,7 +50,7 @@ bug_classes! {
     double_free: "create f 644\n write f 0 9000 1\n unlink f\n create g 644\n write g 0 9000 2";
     /// Recovery needs a list that it has not built yet.
     truncate_list: "create f 644\n write f 0 4096 1\n truncate f 0";
-    /// What was written is flushed and not fenced.
+    /// Written data are flushed and not fenced.
     sync_write_fence: "create f 644\n write f 0 1 1\n write f 0 8 2\n fsync f";
     /// A one-block file is overwritten in place.
     strict_overwrite: "create f 644\n write f 0 4096 1\n write f 0 1024 2\n write f 1000 2000 3";
@@ -69,7 +68,7 @@ bug_classes! {
     dir_fsync: "mkdir A 755\n mkdir A/B 755\n rename A/B C replace\n fsyncdir C\n fsyncdir A";
     /// A further name is missing after the file was synced by another.
     link_fsync: "create f 644\n mkdir A 755\n link f A/g\n fsync A/g\n link A/g h\n fsync f";
-    /// Space is taken beyond the end, and the size goes wrong.
+    /// Space is allocated beyond the end, and the size becomes wrong.
     keep_size: "create f 644\n write f 0 100 1\n fallocate f allocate-keep 0 20000\n fsync f\n truncate f 9000\n fallocate f zero-keep 50 9000";
     /// A directory that should be empty cannot be removed.
     unremovable_dir: "mkdir A 755\n create A/f 644\n link A/f A/g\n unlink A/f\n fsync A/g\n unlink A/g\n rmdir A";

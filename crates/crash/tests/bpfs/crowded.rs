@@ -1,5 +1,5 @@
-//! BPFS where blocks are full: what the small tree cannot show, since all of it fits
-//! into one block of inodes and each directory into one block of entries.
+//! BPFS with full blocks. The small tree cannot show this: it fits into one block of inodes, and
+//! each directory into one block of entries.
 
 use crate::run;
 use bpfs::{BpfsSystem, Mode};
@@ -31,7 +31,7 @@ fn attr(fs: &dyn FileSystem, path: &str) -> vfs::Attr {
         })
 }
 
-/// Blocks of the root, of `A` and of `B`.
+/// Number of blocks of the root, of `A` and of `B`.
 fn blocks(fs: &dyn FileSystem) -> [u64; 3] {
     let root = fs.getattr(&Ctx::root(), Ino::ROOT).unwrap();
     [root, attr(fs, "A"), attr(fs, "B")].map(|dir| dir.size / 4096)
@@ -43,7 +43,7 @@ fn create(path: &str) -> Op {
 }
 
 #[test]
-fn the_tree_is_as_crowded_as_it_says() {
+fn the_tree_fills_its_blocks() {
     let inode_block = |fs: &dyn FileSystem, path: &str| (attr(fs, path).ino.0 - 1) / 32;
     let after = |path: &str| {
         let fs = crowded();

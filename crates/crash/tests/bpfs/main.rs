@@ -1,5 +1,5 @@
-//! BPFS under the explorer: every short script in every mode, long random ones, and the
-//! kinds of bugs that other crash tests found in the wild.
+//! BPFS under the explorer: every short script in every mode, long random ones, and kinds of bugs
+//! that crash tests found in other file systems.
 
 mod bug_classes;
 mod crowded;
@@ -43,7 +43,7 @@ fn three_crashes_in_a_row_with_the_redo_log() {
     };
     let once = run(Mode::Log, &options(0));
     let thrice = run(Mode::Log, &options(2));
-    // The states themselves need not be new: replay stores what the call stored.
+    // The states themselves need not be new: replay makes the stores of the call again.
     assert!(thrice.states_explored > once.states_explored);
 }
 

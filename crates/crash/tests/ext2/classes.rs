@@ -1,4 +1,4 @@
-//! Kinds of scripts and of crashes. Each has a bug of its own in `tests/seeded_blocks`.
+//! Kinds of scripts and of crashes. Each has a seeded bug of its own in `tests/seeded_blocks`.
 
 use super::wrap::wrapping;
 use super::{holds, quick};
@@ -19,7 +19,7 @@ fn bounded() -> Options {
     }
 }
 
-/// All of them: cuts, holes and writes of one file, and syncs in between.
+/// All scripts of three calls: cuts, holes and writes of one file, and syncs in between.
 #[test]
 fn three_calls_on_one_file() {
     let options = Options {
@@ -117,7 +117,7 @@ fn a_sync_demands_nothing_of_files_with_other_numbers() {
     }
 }
 
-/// chmod(2) never reaches a symbolic link, but the engines change its mode.
+/// The engines change the mode of a symbolic link, which chmod(2) never does.
 #[test]
 fn symbolic_links_with_a_mode_are_known_after_a_recovery() {
     let options = Options {

@@ -1,5 +1,5 @@
-//! Scripts on a full file system, where what is freed has to be used again at once: as
-//! long as there are others, ext2 leaves such blocks alone.
+//! Scripts on a full file system. Freed blocks are reused at once there, since ext2 prefers other
+//! free blocks while there are any.
 
 use ext2::Ext2System;
 use medium::block::{BlockDevice, Geometry, MemoryDevice};
@@ -7,10 +7,10 @@ use oracle::script::{Script, State, run};
 use std::sync::Arc;
 use vfs::{BlockSystem, Ctx, Ino, ManualClock, System, Timestamp};
 
-/// `setup`, a file `z` that takes what is free then, a sync, and `rest`.
+/// `setup`, a file `z` that takes all free space, a sync, and `rest`.
 pub fn on_full(system: &Ext2System, setup: &str, rest: &str) -> String {
     let size = largest_file_after(system, setup);
-    // What is larger than a transaction of a small journal is not one step.
+    // Each step fits into a transaction of a small journal.
     let steps = (0..size).step_by(PART as usize);
     let part = |from: u64| format!("append z {} 9\n", PART.min(size - from));
     let fill: String = steps.map(part).collect();

@@ -1,5 +1,5 @@
-//! Directories of several blocks: they grow, names move between their blocks, and of more than
-//! four blocks the file system remembers where the names are.
+//! Directories of several blocks. They grow, and names move between their blocks. In a directory
+//! of more than four blocks the file system caches the places of names.
 
 use super::{quick, run};
 use crash::{Options, Schedule};
@@ -12,7 +12,7 @@ use patch::stack::Mode;
 use std::sync::Arc;
 use vfs::{BlockSystem, Ctx, Ino, ManualClock, System, Timestamp};
 
-/// Blocks of the directories of the tree, after one of its operations.
+/// Number of blocks of the tree's directories, after one of its operations.
 fn blocks_after(op: Option<&Op>) -> [u64; 4] {
     let system = Ext2System::new(Mode::SoftUpdates);
     let device =
@@ -30,7 +30,7 @@ fn blocks_after(op: Option<&Op>) -> [u64; 4] {
     ["A", "B", "C", "D"].map(|name| lookup(name).unwrap().size / bytes)
 }
 
-/// The first operation with such a name.
+/// The first operation that begins with `start` and whose text has `letter`.
 fn op(start: &str, letter: char) -> &'static Op {
     let is_it = |op: &&Op| {
         let text = op.to_string();
@@ -40,7 +40,7 @@ fn op(start: &str, letter: char) -> &'static Op {
 }
 
 #[test]
-fn the_directories_are_as_large_as_they_say() {
+fn directories_have_the_described_sizes() {
     assert_eq!(blocks_after(None), [4, 6, 3, 2]);
     let grown = |start, letter| blocks_after(Some(op(start, letter)));
     assert_eq!(grown("create A/", 'n'), [5, 6, 3, 2]);

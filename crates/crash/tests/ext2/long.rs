@@ -1,5 +1,5 @@
-//! Scripts of thousands of calls, crashed at some moments: what a journal wraps around, what
-//! is freed and used again, handles that stay open.
+//! Scripts of thousands of calls, crashed at some moments: journals wrap around, blocks are freed
+//! and reused, handles stay open.
 
 use super::{holds, quick};
 use crash::block::explore_script;

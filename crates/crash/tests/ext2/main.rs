@@ -1,5 +1,5 @@
-//! ext2 under the explorer, in every mode: all scripts of one call, some of two, with every
-//! schedule of write-back; and e2fsck as a second judge of a part of the states.
+//! ext2 under the explorer in every mode: all scripts of one call and some of two, with every
+//! schedule. e2fsck judges a part of the states as well.
 
 mod classes;
 mod full;
@@ -51,7 +51,7 @@ fn holds_on(system: Ext2System, options: &Options) {
     assert!(outcome.states_distinct > 0);
 }
 
-/// What `make test` has time for: a transaction of ten blocks has a thousand states.
+/// Bounds within the time of `make test`: a transaction of ten blocks has a thousand states.
 fn quick() -> Options {
     Options {
         max_failures: 20,
@@ -106,7 +106,7 @@ fn journal() {
     holds(Mode::Journal, &pairs());
 }
 
-/// The control: without any order, states are found that soft updates would never leave.
+/// The control: without any order, the explorer finds states that soft updates never leave.
 #[test]
 fn without_order_the_checker_finds_damage() {
     let outcome = run(&Ext2System::new(Mode::Async), &singles());
@@ -115,9 +115,9 @@ fn without_order_the_checker_finds_damage() {
     assert!(outcome.failures.iter().any(by_checker));
 }
 
-/// Blocks of data, of a directory and of attributes that go from one file to another.
+/// Blocks of data, of a directory and of attributes move from one file to another.
 #[test]
-fn what_is_freed_is_used_again_only_when_nothing_points_to_it() {
+fn freed_blocks_are_reused_only_after_nothing_points_to_them() {
     let three = "create f 644\nwrite f 0 3000 1\ncreate g 644\n";
     let directory = "mkdir A 755\ncreate g 644\n";
     let attribute = "create f 644\nsetxattr f user.x 500 3 set\ncreate g 644\n";
@@ -142,9 +142,10 @@ fn what_is_freed_is_used_again_only_when_nothing_points_to_it() {
     }
 }
 
-/// What an open file has goes only after its last name has, on the medium as well.
+/// The blocks of an open file are freed only after its last name is removed, on the medium as
+/// well.
 #[test]
-fn a_name_leads_to_what_it_led_to_as_long_as_it_is_there() {
+fn a_name_leads_to_the_same_file_until_it_is_removed() {
     for rest in [
         "open 0 f\nunlink f\nclose 0\n",
         "open 0 f\ncreate n 644\nunlink f\nclose 0\n",
@@ -165,8 +166,8 @@ fn a_name_leads_to_what_it_led_to_as_long_as_it_is_there() {
     }
 }
 
-/// Of two changes of a file, the second may find in memory what the first has not stored yet;
-/// an fsync after it waits for both. The byte ranges end within blocks.
+/// The second of two changes of a file may find the first in memory, not yet stored. An fsync
+/// after it waits for both. The byte ranges end within blocks.
 #[test]
 fn fsync_covers_every_change_since_the_last_one() {
     let cuts = [
@@ -191,9 +192,9 @@ fn fsync_covers_every_change_since_the_last_one() {
     }
 }
 
-/// All but times: the data, the size, the pointers of the blocks that were added (the one at
-/// 20,000 is behind an indirect block), permissions, attributes and names. An overwrite alone
-/// changes no more than times.
+/// An `fdatasync` covers data, size, pointers of added blocks, permissions, attributes and names.
+/// The block at 20,000 is below an indirect block. An overwrite alone changes only times besides
+/// data.
 #[test]
 fn fdatasync_covers_every_change_but_times() {
     let setup = "mkdir A 755\ncreate f 644\nwrite f 0 3000 1\ntruncate f 30000\nsync\n";
@@ -222,7 +223,7 @@ fn fdatasync_covers_every_change_but_times() {
 
 /// A crash came between a cut and the zeroing of the rest of the block.
 #[test]
-fn what_a_crash_left_past_the_end_of_a_file_never_comes_back() {
+fn bytes_that_a_crash_left_past_the_end_of_a_file_never_become_visible() {
     for growth in [
         "truncate cut 5000",
         "append cut 11 3",

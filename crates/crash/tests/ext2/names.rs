@@ -1,5 +1,5 @@
-//! The order of names with the optimisations of the patch graph switched off, one by one and
-//! all: with them, two changes often reach the medium in one write although nothing demands it.
+//! The order of names with the optimisations of the patch graph switched off, one by one and all.
+//! With them, two changes often reach the medium in one write although no rule demands it.
 
 use super::{quick, run};
 use crash::Options;
@@ -13,7 +13,7 @@ fn soft(optimised: Optimised) -> Ext2System {
     Ext2System::new(Mode::SoftUpdates).optimised(optimised)
 }
 
-/// Without recovery: soft updates write nothing then.
+/// Options without crashes in recovery, in which soft updates write nothing.
 fn options() -> Options {
     Options {
         recovery_depth: 0,
@@ -48,7 +48,8 @@ fn order_holds_without_optimisations() {
     }
 }
 
-/// Scripts of several calls on what was just made, moved or removed. `T` is a long target.
+/// Scripts of several calls on objects that were just made, moved or removed. `T` is a long
+/// target.
 const SCRIPTS: [&str; 24] = [
     "create A/x 644\ncreate A/y 644\ncreate A/z 644\nsync\nunlink A/x\nrename A/z B/z replace\ncreate A/z 644\n",
     "rename C/D A/D replace\nrename C A/D/C replace\n",
@@ -77,7 +78,7 @@ const SCRIPTS: [&str; 24] = [
 ];
 
 #[test]
-fn what_was_just_made_moved_or_removed_can_be_so_again() {
+fn order_holds_for_objects_just_made_moved_or_removed() {
     let target = "t".repeat(LONG_TARGET);
     for optimised in Optimised::ALL {
         for script in SCRIPTS {
@@ -91,7 +92,7 @@ fn what_was_just_made_moved_or_removed_can_be_so_again() {
 
 /// An fsync waits for the names of the new directories that lead to the inode.
 #[test]
-fn what_fsync_covered_can_be_found() {
+fn fsync_covers_the_path_of_a_file() {
     for rest in [
         "mkdir n 755\ncreate n/m 644\nfsync n/m\n",
         "mkdir n 755\ncreate n/m 644\nfsync n/m\nwrite n/m 0 100 1\nfsync n/m\n",

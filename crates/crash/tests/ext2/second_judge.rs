@@ -1,4 +1,4 @@
-//! e2fsck judges a part of the states, and must say what our checker says.
+//! e2fsck judges a part of the states, and must agree with our checker.
 
 use super::{run, singles};
 use crash::Options;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use vfs::check::Report;
 use vfs::{BlockSystem, Clock, FileSystem, Still, System};
 
-/// ext2, of which every so many checks are made twice.
+/// ext2 with a second check by e2fsck after each `every` checks, at most `most` times.
 struct Judged {
     system: Ext2System,
     every: u64,
@@ -159,8 +159,8 @@ fn judged(mode: Mode, scripts: Option<u64>, every: u64, most: u64) -> Option<(u6
     Some((judged, corrupt))
 }
 
-/// At least 2000 states in all, of soft updates, of a journal after its replay, and of no
-/// order at all, where both must see the damage.
+/// At least 2000 states in all: of soft updates, of a journal after its replay, and without any
+/// order, where both judges must report damage.
 #[test]
 fn e2fsck_agrees() {
     let modes = [

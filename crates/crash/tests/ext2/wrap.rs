@@ -1,6 +1,6 @@
 //! Scripts that fill a journal several times.
 
-/// Appends and syncs two files in turn. The log of a test image has room for a few of the
+/// Appends to two files in turn, with syncs. The log of a test image has room for a few of the
 /// transactions, so that it wraps around.
 pub fn wrapping() -> String {
     let step = |n: u32| {

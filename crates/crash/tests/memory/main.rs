@@ -20,15 +20,14 @@ use wordlog::Kind;
 
 const KINDS: [Kind; 2] = [Kind::TornBit, Kind::Base];
 
-/// Explores under both models, once for the crash and once for a crash in recovery too, and
-/// demands that nothing is wrong.
+/// Explores under both models, once without and once with crashes in recovery. Demands that
+/// there is no failure.
 fn holds(what: &str, program: &impl Program, recovery_depth: usize) {
-    // States of recoveries multiply with those before.
+    // Each state before has states of its recovery.
     holds_within(what, program, [(0, 1024, 8), (recovery_depth, 16, 8)]);
 }
 
-/// The same, with other bounds: of crashes in recovery, and of states at a point, all and
-/// samples.
+/// [`holds`] with other bounds: crashes in recovery, states at a point, and samples.
 fn holds_within<const N: usize>(
     what: &str,
     program: &impl Program,
@@ -141,7 +140,7 @@ fn transactions_longer_than_a_log() {
 }
 
 #[test]
-fn what_an_inner_cancel_restores_is_durable() {
+fn a_state_restored_by_an_inner_cancel_is_durable() {
     for kind in KINDS {
         let program = Whole {
             kind,
@@ -169,8 +168,8 @@ fn heap_and_regions() {
     }
 }
 
-/// A transaction that frees a block is cancelled, and so is the making of a region; others then
-/// want their places.
+/// A transaction that frees a block is cancelled, and so is the making of a region. Others then
+/// take their places.
 #[test]
 fn cancelled_frees_and_regions() {
     let program = Whole {
@@ -232,8 +231,9 @@ fn threads() {
     }
 }
 
-/// A program of some transactions, whose first `from` are over; and that the structure has more
-/// parts, or fewer, after some of the others, besides `own` blocks for each element.
+/// Explores a program of some transactions, whose first `from` are over. Demands that the
+/// structure has more or fewer parts after some of the others, besides `own` blocks for each
+/// element.
 fn structure(kind: structures::Kind, own: usize, from: usize, steps: &[&[Change]]) {
     for truncation in [Truncation::Lazy, Truncation::Eager] {
         let steps = steps.iter().map(|step| step.to_vec()).collect();
@@ -266,7 +266,7 @@ fn hash_table_grows() {
     );
 }
 
-/// Buckets are merged, and go with their segment, which was kept for a while.
+/// Buckets are merged, and freed with their segment, which was kept for a while.
 #[test]
 fn hash_table_shrinks() {
     const T: structures::Kind = structures::Kind::Table;
@@ -278,7 +278,7 @@ fn hash_table_shrinks() {
     structure(T, 2, before.len(), &steps);
 }
 
-/// Leaves and inner nodes are split, merged and evened out, and the root goes up and down.
+/// Leaves and inner nodes are split, merged and evened out, and the root moves up and down.
 #[test]
 fn b_tree() {
     const T: structures::Kind = structures::Kind::Tree;
@@ -301,7 +301,7 @@ fn b_tree() {
     );
 }
 
-/// Segments come and go.
+/// Segments are allocated and freed.
 #[test]
 fn vector() {
     const V: structures::Kind = structures::Kind::Vector;
@@ -319,7 +319,7 @@ fn vector() {
     );
 }
 
-/// Blocks come at one end, and go at the other.
+/// Blocks are added at one end, and freed at the other.
 #[test]
 fn queue() {
     const Q: structures::Kind = structures::Kind::Queue;
@@ -338,7 +338,7 @@ fn queue() {
     );
 }
 
-/// Records go on in another block, and truncations free those in front.
+/// Records continue in another block, and truncations free the blocks in front.
 #[test]
 fn log() {
     const L: structures::Kind = structures::Kind::Log;
@@ -357,7 +357,7 @@ fn log() {
     );
 }
 
-/// What one structure loses, another gets, in one transaction.
+/// An element moves from one structure to another in one transaction.
 #[test]
 fn two_structures_at_once() {
     use structures::Kind::{Log, Queue, Table, Tree};
@@ -375,7 +375,7 @@ fn two_structures_at_once() {
     );
 }
 
-/// A crash in a repair, and in the repair after it, costs no more than the first one named.
+/// A crash in a repair, and in the repair after it, loses no more than the first repair named.
 #[test]
 fn interrupted_repairs() {
     for kind in KINDS {
@@ -401,7 +401,7 @@ fn pages() {
     }
 }
 
-/// The files of a directory, and what a crash leaves of their names, lengths and contents.
+/// A crash leaves names, lengths and contents of the files of a directory in part.
 #[test]
 fn files_of_a_directory() {
     for (what, lives) in [("durable", files::DURABLE), ("noted", files::NOTED)] {

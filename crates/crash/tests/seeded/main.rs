@@ -1,7 +1,7 @@
-//! Bugs put back into BPFS: each takes effect, each is found within a minute under each
-//! model of memory in which it matters, and the same exploration finds nothing without
-//! it. One that the explorer does not come to is found by a test of its own, in
-//! `remnants`. One test, since a bug is put back for the whole process.
+//! Seeded bugs of BPFS. Each takes effect. Each is found within a minute of CPU time under each
+//! model of memory in which it matters. The same exploration finds nothing without it. A bug that
+//! the explorer does not reach has a test of its own in `remnants`. There is one test, since a
+//! bug is armed for the whole process.
 
 mod remnants;
 
@@ -11,10 +11,10 @@ use crash::{FailureReport, Options, PersistModel, explore, explore_script, repla
 use oracle::script::generate::Tree;
 use std::time::{Duration, Instant};
 
-/// Between them they run all code that a bug can be in.
+/// Modes that together run all code with a bug in it.
 const MODES: [Mode; 3] = [Mode::Other, Mode::Log, Mode::Sc];
 
-/// Time in which a bug must be found under one model.
+/// CPU time in which a bug must be found under one model.
 const BUDGET: Duration = Duration::from_secs(60);
 
 fn options(model: PersistModel, time_limit: Option<Duration>) -> Options {
@@ -28,7 +28,7 @@ fn options(model: PersistModel, time_limit: Option<Duration>) -> Options {
     }
 }
 
-/// Bugs in what happens to tall trees, which the enumerated scripts do not make.
+/// Bugs of tall trees, which the enumerated scripts do not make.
 const TALL: [Bug; 3] = [
     Bug::DroppedTreeLeaks,
     Bug::LoweredAtOnce,
@@ -42,7 +42,7 @@ const TALL_SCRIPT: &str = "create f 644
     write f 2097152 9000 4
     fallocate f punch 2097152 2097152";
 
-/// Bugs that take the end of one life, calls in the next, and the end of that.
+/// Bugs that show after the end of one life, calls in the next, and the end of that.
 const LATER: [Bug; 3] = [
     Bug::MountUnsettled,
     Bug::ReplayUnsettled,
@@ -93,12 +93,12 @@ fn found_and_replayed(bug: Bug, model: PersistModel) {
     );
 }
 
-/// What the explorer does not come to.
+/// Bugs that the explorer does not reach.
 const REMNANTS: [(Bug, fn() -> bool); 1] =
     [(Bug::AbortUnflushed, remnants::a_repeated_call_is_lost)];
 
-/// The times of an inode lie in one line, which keeps the order of its stores, and so do its
-/// size and its root.
+/// Bugs without effect under one model. The times of an inode lie in one line, which keeps the
+/// order of its stores. So do its size and its root.
 const HARMLESS: [(Bug, PersistModel); 2] = [
     (Bug::TimesAtOnce, PersistModel::Lines),
     (Bug::LoweredAtOnce, PersistModel::Lines),

@@ -1,5 +1,5 @@
-//! What a crash finds of work that was given up by a call that failed. The explorer does not
-//! come there, since it does not fill the medium.
+//! Crashes after a call that failed half-way and left work undone. The explorer does not reach
+//! them, since it does not fill the medium.
 
 use bpfs::{Atime, Bpfs, MkfsOptions, Mode, MountOptions, mkfs};
 use medium::{MemoryPmem, PersistModel, Pmem, PowerCut};
@@ -23,7 +23,7 @@ fn open<P: Pmem>(pm: P) -> Bpfs<P> {
     Bpfs::open(pm, options).expect("the image is one")
 }
 
-/// A file system in which `script` has run, on memory that holds nothing else in flight.
+/// A file system in which `script` has run, on memory with nothing in flight.
 fn image(mode: Mode, script: &str) -> MemoryPmem {
     let pm = MemoryPmem::new(BYTES);
     let options = MkfsOptions {
@@ -58,7 +58,7 @@ fn op(text: &str) -> Op {
 /// A call fails half-way, and another stores the same. Returns whether a power failure
 /// after that one takes some of it.
 pub fn a_repeated_call_is_lost() -> bool {
-    // `d` has no room for another name, and nothing has: the inode is made, the entry fails.
+    // Neither `d` nor the medium has room: the inode is made, and the entry fails.
     let long = "n".repeat(250);
     let links: String = (10..25).map(|n| format!("link f d/{n}{long}\n")).collect();
     let device = op(&format!("mknod d/{long} char 600 777"));
@@ -85,7 +85,7 @@ pub fn a_repeated_call_is_lost() -> bool {
     (0..SEEDS).any(|seed| modes.iter().any(|mode| lost(*mode, seed)))
 }
 
-/// Whether what callers see is not there any more when the power comes back.
+/// Whether a power failure changes the state that callers see.
 fn lost_in_a_power_failure(fs: Bpfs<Cut>, seed: u64) -> bool {
     let before = Snapshot::take(&fs).expect("all can be read");
     let pm = fs.pmem().clone();

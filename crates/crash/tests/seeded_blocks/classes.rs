@@ -1,4 +1,4 @@
-//! Bugs that come to light only in one kind of script, of image, of write-back or of crash.
+//! Bugs that show only in one kind of script, of image, of write-back or of crash.
 
 use super::full::on_full;
 use super::wrap::wrapping;
@@ -10,7 +10,7 @@ use oracle::script::generate::Tree;
 use patch::Optimised;
 use patch::stack::Mode;
 
-/// Bugs of `blockfs` that are looked for here.
+/// Bugs of `blockfs` that are found here.
 pub const BLOCKFS: [blockfs::seeded::Bug; 7] = [
     blockfs::seeded::Bug::ClearedCountsAsSynced,
     blockfs::seeded::Bug::GrowOverLeft,
@@ -21,7 +21,7 @@ pub const BLOCKFS: [blockfs::seeded::Bug; 7] = [
     blockfs::seeded::Bug::MountUnsettled,
 ];
 
-/// On a full image, where a freed block is used again at once.
+/// A script on a full image, where a freed block is reused at once.
 fn cramped(mode: Mode, setup: &str, rest: &str) -> (Ext2System, String) {
     let system = Ext2System::cramped(mode);
     (system, on_full(&system, setup, rest))
@@ -64,7 +64,7 @@ fn free_inodes_that_are_not_zero() {
     is_found_in_ext2(bug, system, (Some("create n 644\n"), &options()));
 }
 
-/// Every other schedule writes the bitmap before the inode, whatever the patches say.
+/// Every other schedule writes the bitmap before the inode, even where patches do not demand it.
 #[test]
 fn blocks_that_leave_in_any_order() {
     let any = Options {
@@ -99,7 +99,7 @@ fn freed_blocks_that_become_indirect_or_directory_blocks_at_once() {
     }
 }
 
-/// On no other tree of ext2 does one call make a directory grow: the bug takes no effect there.
+/// One call makes a directory grow on this tree only. On the others the bug takes no effect.
 #[test]
 fn directories_of_several_blocks() {
     use ext2::seeded::{Bug, arm, fired};
@@ -122,7 +122,7 @@ fn directories_of_several_blocks() {
     is_found_in_ext2(bug, system, (None, &large));
 }
 
-/// The room of the first name takes the new one, which leaves the other block for later.
+/// The new name takes the room of the first one, so that the other block is written later.
 #[test]
 fn a_name_that_is_made_again() {
     let script = "create A/x 644\ncreate A/y 644\ncreate A/z 644\nsync\n\
@@ -140,7 +140,7 @@ fn generations_of_inodes() {
     is_found_in_ext2(bug, system, (Some(script), &options()));
 }
 
-/// Of an inode that a crash has lost, nothing says which generation it had.
+/// After a crash nothing records the generation of a lost inode.
 #[test]
 fn generations_across_a_crash() {
     let system = Ext2System::new(Mode::SoftUpdates);
@@ -148,7 +148,7 @@ fn generations_across_a_crash() {
     is_found_in_ext2(bug, system, (Some("create n 644\n"), &options()));
 }
 
-/// A mount builds on what a killed server has written and not flushed.
+/// A mount builds on writes of a killed server that were not flushed.
 #[test]
 fn a_kill_and_then_a_power_cut() {
     let lives = Options {
@@ -176,7 +176,7 @@ fn a_log_that_wraps_around() {
     is_found_in_patch(bug, system, (Some(&wrapping()), &options()));
 }
 
-/// The block of a directory, which is in the log, becomes data, which are not.
+/// A logged block of a directory becomes data, which are not logged.
 #[test]
 fn blocks_that_must_be_revoked() {
     let setup = "create g 644\nmkdir A 755\n";
@@ -186,8 +186,8 @@ fn blocks_that_must_be_revoked() {
     is_found_in_patch(bug, system, (Some(&script), &options()));
 }
 
-/// A block leaves one file and is filled for another before a commit. The order that the file
-/// system demands of the two would put the data into the log as well, so it is left out.
+/// A block leaves one file and is filled for another before a commit. The file system's order of
+/// the two is left out by a second bug, since it would put the data into the log as well.
 #[test]
 fn blocks_whose_freeing_is_not_committed() {
     use blockfs::seeded::{Bug, arm};
@@ -214,8 +214,8 @@ fn fsync_of_a_new_file() {
     }
 }
 
-/// Under soft updates, and in the journals that log no data: one that does waits for the
-/// transaction, which has the inode as well.
+/// The modes are soft updates and the journals that log no data. In a journal that logs data, the
+/// sync waits for the transaction, which includes the inode.
 #[test]
 fn fdatasync_of_a_write() {
     use blockfs::seeded::Bug;
@@ -248,8 +248,8 @@ fn calls_after_a_recovery() {
     is_found_in_blockfs(blockfs::seeded::Bug::GrowOverLeft, (None, &lives));
 }
 
-/// A range is zeroed, the file is cut in the middle of it, which adds to the same patch, and an fsync
-/// does not wait for that. No two calls show it.
+/// A range is zeroed, and the file is cut in the middle of it, which adds to the same patch. An
+/// fsync does not wait for that patch. No two calls show it.
 #[test]
 fn three_calls_on_one_file() {
     use blockfs::seeded::{Bug, arm, fired};

@@ -1,5 +1,5 @@
-//! Bugs put back into what ext2 stands on: each takes effect, each is found within a minute,
-//! its failure replays by its id, and nothing is found without it.
+//! Seeded bugs of ext2 and of the crates below it. Each takes effect, is found within a minute of
+//! CPU time, and replays by its id. Nothing is found without it.
 
 mod classes;
 #[path = "../ext2/full.rs"]
@@ -16,10 +16,10 @@ use patch::Optimised;
 use patch::stack::Mode;
 use std::time::{Duration, Instant};
 
-/// Time in which a bug must be found.
+/// CPU time in which a bug must be found.
 const BUDGET: Duration = Duration::from_secs(60);
 
-/// Bugs are put back for one thread.
+/// Options with one thread, since a bug is armed for one thread.
 fn options() -> Options {
     Options {
         ops: 1,
@@ -32,7 +32,8 @@ fn options() -> Options {
     }
 }
 
-/// A block is freed by one call and filled for another file by the next, before the first is stored.
+/// A block is freed by one call, and filled for another file by the next before the first is
+/// stored.
 fn reuse() -> String {
     let setup = "create f 644\nwrite f 0 3000 1\ncreate g 644\n";
     on_full(
@@ -42,30 +43,30 @@ fn reuse() -> String {
     )
 }
 
-/// A block that holds something of an earlier file: in one that is all zeros, a pointer
-/// that comes too early shows nothing.
+/// A block with data of an earlier file. In a block of zeros, a pointer that is stored too early
+/// shows nothing.
 const REFILL: &str =
     "create f 644\nwrite f 0 3000 1\nsync\nunlink f\nsync\ncreate g 644\nwrite g 0 3000 2\n";
 
-/// A file goes for good only when it is closed. A new name of an inode in the same block
-/// (the first inode has another) keeps the changes of that block from becoming one.
+/// An open file is freed only when it is closed. A new name of an inode in the same block of
+/// inodes keeps the changes of that block from merging. The first inode is in another block.
 const CLOSE: &str = "create e 644\ncreate f 644\nwrite f 0 3000 1\nsync\nopen 0 f\n\
                      create n 644\nunlink f\nclose 0\n";
 
-/// As mail stores deliver: the new name, then the old one goes.
+/// Delivery in a mail store: the new name is made, then the old one is removed.
 const DELIVER: &str = "mkdir A 755\ncreate f 644\nsync\nlink f A/g\nunlink f\n";
 
-/// A file grows over what a crash left behind its end.
+/// A file grows over bytes that a crash left past its end.
 const REGROW: &str = "truncate cut 5000\nfsync cut\n";
 
-/// A second name of a symbolic link. The fsync of another file stores its inode without its
-/// block, since that file's inode is in the same block of inodes.
+/// A second name of a symbolic link. The fsync of another file stores the link's inode without its
+/// block, since both inodes are in one block of inodes.
 const SECOND_NAME: &str = "symlink TARGET A/n\nrename A/n B/n replace\ncreate m 644\nfsync m\n";
 
-/// A directory that has its first name nowhere yet.
+/// A directory whose first name is not stored yet.
 const FRESH_DIRECTORY: &str = "mkdir A/n 755\nrename A/n B/n replace\n";
 
-/// The last name of a file, in a directory that has none yet.
+/// The last name of a file, in a directory whose name is not stored yet.
 const FRESH_PARENT: &str = "mkdir A/n 755\nrename f A/n/f replace\n";
 
 /// A directory is removed where it has just been moved to.
@@ -74,18 +75,18 @@ const REMOVE_MOVED: &str = "rename C/D B/D replace\nrmdir B/D\n";
 /// A directory is removed when its last file has been moved out.
 const REMOVE_OLD: &str = "rename A/g B/g replace\nrmdir A\n";
 
-/// A directory is moved below one that has just been moved out of it. Neither is the other's
-/// parent, or changes of a link count would order the two.
+/// A directory is moved below one that has just been moved out of it. Neither is the parent of
+/// the other: otherwise changes of a link count would order the two moves.
 const MOVE_BELOW: &str = "mkdir C/D/E 755\nmkdir C/D/E/F 755\nsync\n\
                           rename C/D/E A/E replace\nrename C A/E/F/C replace\n";
 
-/// On [`Tree::Names`], which is durable first.
+/// A script on [`Tree::Names`], which is made durable first.
 fn of_names(script: &str) -> String {
     let script = script.replace("TARGET", &"t".repeat(LONG_TARGET));
     format!("{}sync\n{script}", Tree::Names.setup())
 }
 
-/// Runs with a bug put back by `arm`, on one script or on those of the options.
+/// Demands that a bug, armed by `arm`, is found on one script or on those of the options.
 fn is_found(
     name: &str,
     system: &Ext2System,

@@ -1,5 +1,5 @@
-//! Bugs put back into durable memory: each takes effect, each is found, its failure is there
-//! again when visited again, and nothing is wrong without it.
+//! Seeded bugs of durable memory. Each takes effect and is found, its failure replays, and nothing
+//! is found without it.
 
 use crash::program::{Program, explore, replay};
 use crash::{Options, PersistModel};
@@ -49,13 +49,13 @@ struct Planted<B> {
 }
 
 impl<B: Copy + Debug> Planted<B> {
-    /// The first failure of a program, seen twice, and not without the bug; or why the program
-    /// does not even run.
+    /// The first failure of a program, or the error if it does not run. Demands that the failure
+    /// replays, and that there is none without the bug.
     fn failure(&self, program: &impl Program) -> Option<String> {
         self.failure_within(program, all_options())
     }
 
-    /// The same within bounds.
+    /// [`failure`](Self::failure) within bounds.
     fn failure_within(
         &self,
         program: &impl Program,
@@ -94,12 +94,12 @@ fn of_logs(bug: log_bugs::Bug) -> Planted<log_bugs::Bug> {
     Planted { bug, arm, fired }
 }
 
-/// A bug of all that stands on the logs.
+/// A bug of the layers above the logs.
 fn of_memory(bug: Bug) -> Planted<Bug> {
     Planted { bug, arm, fired }
 }
 
-/// The same, armed for the threads of a program, too.
+/// [`of_memory`], armed for the threads of a program as well.
 fn of_threads(bug: Bug) -> Planted<Bug> {
     let (arm, fired) = (arm_threads, fired_in_threads);
     Planted { bug, arm, fired }
@@ -157,7 +157,7 @@ fn neighbours(kind: Kind) -> Neighbours {
     }
 }
 
-/// A block goes and comes again in the same place.
+/// A block is freed and allocated again in the same place.
 const BLOCKS: &[Step] = &[
     Step::Alloc { slot: 0, bytes: 40 },
     Step::Shadow {
@@ -177,7 +177,7 @@ const BLOCKS: &[Step] = &[
     },
 ];
 
-/// A free is rolled back, and others want a block.
+/// A free is rolled back, and others allocate blocks.
 const CANCELLED: &[Step] = &[
     Step::Alloc { slot: 0, bytes: 40 },
     Step::Alloc {
@@ -196,7 +196,7 @@ const CANCELLED: &[Step] = &[
     Step::Alloc { slot: 3, bytes: 40 },
 ];
 
-/// A region does.
+/// A region is removed and made again in the same place.
 const REGIONS: &[Step] = &[
     Step::FailMap,
     Step::Map { slot: 3 },
@@ -223,12 +223,12 @@ fn overflows(kind: Kind) -> Whole {
 
 /// The bug that threads arm.
 static OF_THREADS: Mutex<Option<Bug>> = Mutex::new(None);
-/// How often it took effect in those that are over.
+/// Number of times it took effect in ended threads.
 static FIRED_IN_THREADS: AtomicU64 = AtomicU64::new(0);
-/// For which there is one place.
+/// Held by the test that uses [`OF_THREADS`].
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Adds what took effect in a thread when the thread ends: who joins it finds it there.
+/// Adds a thread's count to [`FIRED_IN_THREADS`] when the thread ends.
 struct AddFired;
 
 impl Drop for AddFired {
@@ -241,14 +241,14 @@ thread_local! {
     static ADD_FIRED: AddFired = const { AddFired };
 }
 
-/// What each thread does first.
+/// Runs first in each thread.
 fn prepare_thread() {
     arm(*OF_THREADS.lock());
-    // It is dropped only where it was used.
+    // A thread-local value is dropped only in threads that used it.
     ADD_FIRED.with(|_| ());
 }
 
-/// Arms a bug for this thread and for those that it starts.
+/// Arms a bug for this thread and for the threads that it starts.
 fn arm_threads(bug: Option<Bug>) {
     *OF_THREADS.lock() = bug;
     FIRED_IN_THREADS.store(0, Relaxed);
@@ -259,7 +259,7 @@ fn fired_in_threads() -> u64 {
     fired() + FIRED_IN_THREADS.load(Relaxed)
 }
 
-/// What is wrong with threads, one of which is stopped.
+/// The failure of a program of threads, one of which is stopped.
 fn failure_of_threads(bug: Bug) -> Option<String> {
     let _turn = TURN.lock();
     (0..5).find_map(|stop_after| {
@@ -315,14 +315,15 @@ fn is_found(bug: Bug) -> bool {
     }
 }
 
-/// Programs begin with memory that is made, so none of them finds it. The crate's own tests do,
-/// which cut the power while a log is made.
+/// A bug that no program finds, since programs begin with finished memory. The crate's own tests
+/// find it: they cut the power while a log is made.
 const FOUND_WHERE_LOGS_ARE_MADE: log_bugs::Bug = log_bugs::Bug::UnfencedFormat;
 
-/// No other program repairs.
+/// A bug of repairs, which no other program makes.
 const FOUND_IN_REPAIRS: Bug = Bug::UnloggedRepair;
 
-/// In the other programs a log is truncated before anybody wants the pages.
+/// A bug that does not show in the other programs: they truncate a log before its pages are
+/// allocated.
 const FOUND_BESIDE_A_COMMIT: Bug = Bug::OverflowInLog;
 
 #[test]
@@ -365,7 +366,7 @@ fn bugs_of_logs() {
 
 #[test]
 fn bugs_of_durable_memory() {
-    // Each bug is armed for a thread.
+    // Each bug is armed for one thread.
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let look = || {
         while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Relaxed)) {
@@ -383,12 +384,12 @@ fn bugs_of_durable_memory() {
     assert_eq!(missed.into_inner(), []);
 }
 
-/// Structures depend on the order of what is below them: each of these shows in what they hold.
+/// Structures depend on the order of the layers below. Each of these bugs shows in their contents.
 #[test]
 fn bugs_show_in_structures() {
     let steps = vec![
         vec![Add(Table, 1), Add(Tree, 1)],
-        // Of 600 bytes, which are filled.
+        // An element of 600 bytes, which are filled.
         vec![Add(Vector, 3), Add(Queue, 1)],
         vec![Take(Vector, 0), Add(Log, 1)],
         vec![Add(Vector, 7), Take(Table, 1)],
@@ -432,7 +433,7 @@ fn bugs_of_pages_that_move() {
     assert!(missed.is_empty(), "{missed:?}");
 }
 
-/// What is wrong with the first of these programs in which a bug of files shows, without crashes in
+/// The failure of the first of these programs in which a bug of files shows, without crashes in
 /// recovery.
 fn failure_in_files(
     bug: file_bugs::Bug,
@@ -457,7 +458,7 @@ fn bugs_of_files() {
     use file_bugs::Bug;
     let is_found = |bug: &Bug| {
         let failure = match bug {
-            // Of a process that is killed somewhere.
+            // Kills the process at several steps.
             Bug::FoundNotSynced => failure_in_files(
                 *bug,
                 (10..25).map(|steps| InFiles::new(files::SUCCESSORS[0], steps)),

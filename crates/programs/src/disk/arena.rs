@@ -74,7 +74,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The file that has these bytes, and where in it they are.
+    /// The file that has these bytes, and their offset in it.
     fn find(&self, off: u64, len: u64) -> Result<(Mapped, u64), MediumError> {
         let at = self.at.lock();
         let (start, mapped) = at.range(..=off).next_back().unzip();

@@ -9,7 +9,7 @@ use mnemosyne::tx::{Interrupted, Space, Stop, Transaction, TxError};
 use std::cell::Cell;
 use std::convert::Infallible;
 
-/// Words of a thing that hold something: its first, and one in each KiB.
+/// Words of a block or region that are filled: the first, and one in each KiB.
 fn pattern(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
     (0..bytes / 1024 + 1).map(move |n| start + n * 1024)
 }
@@ -59,7 +59,7 @@ impl<B: Backing> Using<B> {
         done.map_err(text)
     }
 
-    /// Does a step; `next` is called where the state changes within it.
+    /// Runs a step. `next` is called where the state changes within it.
     pub fn step(&mut self, step: Step, seed: u64, next: &dyn Fn()) -> Result<(), String> {
         match step {
             Step::Alloc { slot, bytes } => {
@@ -185,7 +185,7 @@ impl<B: Backing> Using<B> {
         self.store.unmap(start, unlink).map_err(text)
     }
 
-    /// Fills a thing that is new by plain stores.
+    /// Fills a new block or region by plain stores.
     fn fill(&self, start: u64, bytes: u64, seed: u64) -> Result<(), String> {
         let pm = self.pm();
         for word in pattern(start, bytes - 8) {
@@ -195,7 +195,7 @@ impl<B: Backing> Using<B> {
         pm.fence(Rule::DurableBeforeReturn).map_err(text)
     }
 
-    /// Removes what is there, and makes what is not.
+    /// Frees each block or region, and allocates a block for each empty slot.
     pub fn turn_over(&mut self) -> Result<(), String> {
         let regions = self.store.regions().map_err(text)?;
         for slot in 0..SLOTS {
@@ -210,8 +210,8 @@ impl<B: Backing> Using<B> {
         self.found(0).map(drop)
     }
 
-    /// What is there; leaks and losses are wrong. A new region is zeros, besides what is being
-    /// filled in.
+    /// The slots. Demands that there are no leaks and no losses, and that a new region holds zeros
+    /// or `filling`.
     pub fn found(&self, filling: u64) -> Result<Table, String> {
         let pm = self.pm();
         let load = |at: u64| pm.load(at).map_err(text);
@@ -263,7 +263,7 @@ impl<B: Backing> Using<B> {
     }
 }
 
-/// What a block holds that was filled.
+/// The contents of a filled block.
 fn contents(bytes: u64, seed: u64) -> Vec<u8> {
     let mut contents = vec![0; bytes as usize];
     for word in pattern(0, bytes - 8) {

@@ -1,4 +1,5 @@
-//! Reads and stores of what runs on a [`StatePmem`]: a cell is decided when it is first read.
+//! Reads and stores by programs that run on a [`StatePmem`]. A cell is decided when it is first
+//! read.
 
 use super::{Content, Inner, Pending, StatePmem, Undo, pick, push_new};
 use crate::choice::mix;
@@ -19,7 +20,7 @@ fn masks(first: usize, last: usize) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The word once `unit` is stored over `old`.
+/// The word after `unit` is stored over `old`.
 pub(super) fn stored(unit: &Unit, old: u64) -> u64 {
     match u64::from(unit.len) {
         WORD_BYTES => u64::from_le_bytes(unit.bytes), // by far the most frequent
@@ -54,8 +55,7 @@ impl StatePmem {
         (old & mask != 0) != open
     }
 
-    /// Writes a word with undo. `hashed`: it belongs to the crash state, not to what
-    /// recovery does to it.
+    /// Writes a word with undo. `hashed`: the change belongs to the crash state, not to recovery.
     pub(super) fn put(&self, inner: &mut Inner, word: usize, value: u64, hashed: bool) {
         let old = self.words[word].load(Relaxed);
         if old != value {
@@ -72,8 +72,7 @@ impl StatePmem {
         }
     }
 
-    /// The distinct contents that a crash may leave in `cell`: for each, the words that
-    /// differ from the durable content. The first is the durable content itself.
+    /// The distinct contents that a crash may leave in `cell`. The first is the durable content.
     pub(super) fn contents(&self, pending: &Pending, cell: u32) -> Vec<Content> {
         let mut all = Vec::new();
         let durable = [Content::new()];
@@ -97,7 +96,7 @@ impl StatePmem {
         all
     }
 
-    /// [`contents`](Self::contents) of a cell that may have nothing to decide.
+    /// [`contents`](Self::contents) of a cell that may have no pending stores.
     pub(super) fn contents_now(&self, inner: &Inner, cell: u32) -> Vec<Content> {
         let pending = inner.pending.get(&cell);
         pending.map_or_else(|| vec![Content::new()], |p| self.contents(p, cell))
@@ -162,8 +161,8 @@ impl StatePmem {
         masks(from, to).any(|(group, mask)| self.open[group].load(Relaxed) & mask != 0)
     }
 
-    /// A store where all is decided and nothing is recorded: by far the most frequent, of
-    /// whole blocks in engines that copy them.
+    /// Stores to decided cells without a trace. These are by far the most frequent stores: engines
+    /// copy whole blocks.
     fn overwrite(&self, inner: &mut Inner, off: u64, bytes: &[u8]) {
         let head = bytes
             .len()
@@ -182,10 +181,10 @@ impl StatePmem {
         }
     }
 
-    /// A store by recovery or by what runs after it. An undecided cell that it covers
-    /// wholly needs no choice: what a crash left there is not seen any more. (A second
-    /// crash before the store is durable may still bring it back: [`Pending::left`].)
-    /// Of one that it covers in part the rest is chosen here, so such stores branch.
+    /// Stores by recovery or by a program after it. An undecided cell that the store covers
+    /// wholly needs no choice, since its old content is not read any more. A second crash before
+    /// the store is durable may still bring that content back ([`Pending::left`]). A cell that is
+    /// covered in part is decided here, so that such stores branch.
     fn store_now(&self, off: u64, bytes: &[u8], nt: bool) {
         let mut inner = self.inner.lock();
         if let Err(e) = self.in_range(off, bytes.len() as u64) {
