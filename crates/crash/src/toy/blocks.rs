@@ -17,7 +17,7 @@ const AGAIN: usize = BLOCK - 8;
 
 /// A bug of the toy on blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BlockBug {
+pub(crate) enum BlockBug {
     Nothing,
     /// The commit is issued together with the log.
     CommitWithLog,
@@ -34,7 +34,7 @@ pub(super) enum BlockBug {
 }
 
 /// The toy as a system of the explorer.
-pub(super) struct BlockToy(pub BlockBug);
+pub(crate) struct BlockToy(pub BlockBug);
 
 impl System<dyn BlockDevice> for BlockToy {
     fn id(&self) -> String {

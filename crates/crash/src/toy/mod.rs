@@ -7,7 +7,7 @@
 
 mod block_tests;
 pub(crate) mod blocks;
-mod memory;
+pub(crate) mod memory;
 mod memory_tests;
 mod slots;
 mod slots_tests;

@@ -20,6 +20,16 @@ struct Last {
     phase: usize,
 }
 
+/// The finding of a failure in the life after the end that `seed` draws.
+fn after_end(seed: u64, what: &str) -> String {
+    format!("after {}: {what}", End::of(seed))
+}
+
+/// The finding of a crash state of the opening.
+fn in_opening(what: &str) -> String {
+    format!("while it opens: {what}")
+}
+
 impl<M: Medium> Run<'_, M> {
     /// Runs second lives after some ends of the calls in `ops`. With a cache, which writes later,
     /// the ends are those of the whole script.
@@ -51,7 +61,7 @@ impl<M: Medium> Run<'_, M> {
                     op: failure.op,
                     spot: failure.spot,
                 })),
-                what: format!("after {}: {}", End::of(seed), failure.what),
+                what: after_end(seed, &failure.what),
             })?;
         }
         Ok(())
@@ -77,16 +87,18 @@ impl<M: Medium> Run<'_, M> {
                         true => run.judge_of_opened(self, phase, &floors),
                         false => self.judge(phase, false),
                     };
-                    revisit(run.medium(), &run.trace, place, &mut judge).map(|v| v.wrong)
+                    let verdict = revisit(run.medium(), &run.trace, place, &mut judge);
+                    verdict.map(|v| v.wrong.map(|what| in_opening(&what)))
                 }
                 _ => run.again(again.op, &again.spot),
             };
             Ok(())
         });
-        match lived {
-            Err(failure) => Ok(Some(failure.what)),
-            Ok(()) => result,
-        }
+        let found = match lived {
+            Err(failure) => Some(failure.what),
+            Ok(()) => result?,
+        };
+        Ok(found.map(|what| after_end(again.seed, &what)))
     }
 
     /// The event before which the life ends. Without a cache it is in `ops`, half of the time
@@ -195,10 +207,10 @@ impl<M: Medium> Run<'_, M> {
         limits: Limits,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
-        let in_opening = |found: Found| Failure {
+        let failed = |found: Found| Failure {
             op: 0,
             spot: Spot::In(found.place),
-            what: format!("while it opens: {}", found.what),
+            what: in_opening(&found.what),
         };
         let medium = self.medium();
         let moments = self.moments(0..self.phases.len());
@@ -211,7 +223,7 @@ impl<M: Medium> Run<'_, M> {
         };
         for (i, event) in self.trace[..self.opened].iter().enumerate() {
             if medium.narrows(event) && moments.take_event(i, limits) {
-                walk.point(i).map_err(in_opening)?;
+                walk.point(i).map_err(failed)?;
             }
             medium.apply(event);
         }
@@ -219,8 +231,88 @@ impl<M: Medium> Run<'_, M> {
         let mut judge = self.judge_of_opened(earlier, phase, &floors);
         if matches!(moments, Moments::Calls(_)) {
             walk.judge = &mut judge;
-            walk.point(self.opened).map_err(in_opening)?;
+            walk.point(self.opened).map_err(failed)?;
         }
         self.crash(&moments, limits, tally)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PersistModel;
+    use crate::media::blocks::StateDevice;
+    use crate::media::memory::StatePmem;
+    use crate::toy::ToyBug;
+    use crate::toy::blocks::{BlockBug, BlockToy};
+    use crate::toy::memory::Toy;
+    use oracle::script::Script;
+    use oracle::script::generate::Tree;
+
+    const LIMITS: Limits = Limits {
+        leaves: 64,
+        recovery_depth: 1,
+        samples: 8,
+        tails: 1,
+        moments: usize::MAX,
+        lives: 8,
+        seed: 1,
+    };
+
+    /// The findings in second lives, each of which a replay returns as well.
+    fn findings<M: Medium>(system: &M::System, options: &crate::Options) -> Vec<String> {
+        let script = "create f 644\nwrite f 0 100 1\ncreate g 644\nrename f h replace\n";
+        let script: Script = script.parse().expect("a script");
+        let mut findings = Vec::new();
+        for setting in M::settings(system, options) {
+            let start = Start::<M>::new(system, setting, &Tree::Empty.setup()).expect("a start");
+            let run = Run::record(system, &start, &script).expect("it runs without a crash");
+            for seed in 0..16 {
+                let limits = Limits { seed, ..LIMITS };
+                let lived = run.live_again(0..script.ops.len(), limits, &mut Tally::default());
+                let Err(failure) = lived else { continue };
+                let Spot::Again(again) = &failure.spot else {
+                    panic!("{failure:?} is not of a second life");
+                };
+                let replayed = run.life_again(again).expect("the place is there");
+                assert_eq!(replayed.as_ref(), Some(&failure.what));
+                findings.push(failure.what);
+            }
+        }
+        findings
+    }
+
+    #[test]
+    fn a_replay_of_a_second_life_returns_the_reported_finding() {
+        let mut all = Vec::new();
+        for model in PersistModel::ALL {
+            let options = crate::Options {
+                model,
+                ..crate::Options::default()
+            };
+            for bug in [
+                ToyBug::NotDurable,
+                ToyBug::MissingFence,
+                ToyBug::ReplayDrift,
+                ToyBug::RecoveryUnordered,
+            ] {
+                all.extend(findings::<StatePmem>(&Toy(bug), &options));
+            }
+        }
+        for bug in [BlockBug::CommitWithLog, BlockBug::NotDurable] {
+            let options = crate::Options::default();
+            all.extend(findings::<StateDevice>(&BlockToy(bug), &options));
+        }
+        for part in [
+            "after a kill: ",
+            "after a power cut: ",
+            ": while it opens: ",
+            "; crashed between ",
+        ] {
+            assert!(
+                all.iter().any(|what| what.contains(part)),
+                "{part}: {all:#?}"
+            );
+        }
     }
 }
