@@ -1,7 +1,7 @@
 //! Inode numbers with their generations. A client may keep one for longer than the server lives,
 //! as NFS does. It must never reach another file by it, whatever crashes came between.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use vfs::Ino;
 
 /// Inode number and generation.
@@ -25,7 +25,7 @@ impl std::fmt::Display for FileId {
 
 /// The file that each handle has named since some state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Handles(HashMap<Handle, (FileId, usize)>);
+pub(crate) struct Handles(BTreeMap<Handle, (FileId, usize)>);
 
 impl Handles {
     /// Notes that `handle` names `file` in state number `state`.

@@ -5,7 +5,7 @@ use crate::sabotage::{Sabotage, hit};
 use crate::world::World;
 use oracle::script::State;
 use oracle::snapshot::{Content, Node, Snapshot, Times};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use vfs::{Ctx, Errno, FileSystem, FileType, Ino, Timestamp};
 
 /// The state after an operation.
@@ -20,7 +20,7 @@ pub(crate) struct Past {
 pub(crate) struct Known {
     pub world: World,
     /// The file of each inode number.
-    pub files: HashMap<Ino, FileId>,
+    pub files: BTreeMap<Ino, FileId>,
     /// Time of the operation.
     pub at: Timestamp,
 }

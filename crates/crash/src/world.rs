@@ -2,7 +2,7 @@
 //! directory with two names, which a [`Snapshot`](oracle::Snapshot) refuses.
 
 use oracle::{ModelFs, ModelOptions};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::{
@@ -41,11 +41,11 @@ impl Inode {
 /// All inodes that can be reached from the root.
 #[derive(Default)]
 pub(crate) struct World {
-    pub nodes: HashMap<Ino, Inode>,
+    pub nodes: BTreeMap<Ino, Inode>,
     /// The names in each directory, without `.` and `..`.
-    pub names: HashMap<Ino, BTreeMap<Vec<u8>, Ino>>,
+    pub names: BTreeMap<Ino, BTreeMap<Vec<u8>, Ino>>,
     /// The inode of `..` in each directory.
-    pub above: HashMap<Ino, Ino>,
+    pub above: BTreeMap<Ino, Ino>,
 }
 
 impl World {
@@ -118,8 +118,8 @@ impl World {
     }
 
     /// Number of names of each inode, with `.` and `..`.
-    pub fn links(&self) -> HashMap<Ino, u32> {
-        let mut links = HashMap::new();
+    pub fn links(&self) -> BTreeMap<Ino, u32> {
+        let mut links = BTreeMap::new();
         for (dir, above) in &self.above {
             *links.entry(*dir).or_default() += 1; // `.`
             *links.entry(*above).or_default() += 1;
@@ -147,7 +147,7 @@ pub(crate) fn model_of(
         ..ModelOptions::default()
     });
     let world = World::read(fs)?;
-    let mut made = HashMap::from([(Ino::ROOT, Ino::ROOT)]);
+    let mut made = BTreeMap::from([(Ino::ROOT, Ino::ROOT)]);
     let mut left = vec![Ino::ROOT];
     while let Some(dir) = left.pop() {
         for (name, ino) in world.names.get(&dir).into_iter().flatten() {

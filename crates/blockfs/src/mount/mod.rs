@@ -20,7 +20,7 @@ pub use journals::recover;
 use crate::{BlockFs, BlockFsOptions, Format, FormatError, OnError};
 use journals::{belongs_to, prepare_log};
 use medium::block::{BlockDevice, Lba};
-use patch::journal::Place;
+use patch::journal::{Place, Seconds};
 use patch::stack::Stack;
 use patch::{Cache, CacheOptions, Forgetful, Journal, Store};
 use std::sync::Arc;
@@ -168,7 +168,7 @@ pub fn mount<F: Mountable>(
         false => None,
     };
     let devices = std::iter::once(disk.clone()).chain(log).collect();
-    let assembled = stack.assemble(devices, place)?;
+    let assembled = stack.assemble(devices, place, seconds_of(options.clock.clone()))?;
     if assembled.journal.is_some() {
         // The mark follows the check of the log, so that an unusable log is not required later. The
         // log is empty, and the cache has not read the superblock.
@@ -202,6 +202,11 @@ pub fn mount<F: Mountable>(
         stack: stack.clone(),
         read_only: options.read_only,
     })
+}
+
+/// The seconds of a clock, for a journal.
+fn seconds_of(clock: Arc<dyn Clock>) -> Seconds {
+    Arc::new(move || u64::try_from(clock.now().0 / 1_000_000_000).unwrap_or(0))
 }
 
 /// Makes a small cache over an unmounted image. It writes only at a sync.

@@ -13,6 +13,7 @@ use crash::block::{explore, explore_script};
 use crash::{BlockSystem, Options, Outcome, Schedule};
 use ext2::Ext2System;
 use patch::stack::Mode;
+use std::time::Duration;
 
 /// All modes with an order.
 const MODES: [Mode; 4] = [
@@ -104,6 +105,32 @@ fn journal_ordered() {
 #[test]
 fn journal() {
     holds(Mode::Journal, &pairs());
+}
+
+/// Three directories are removed in one transaction, so that the journal revokes several blocks.
+/// The second exploration runs in another second of the system's clock.
+#[test]
+fn two_explorations_of_one_script_visit_the_same_states() {
+    let script = "mkdir A 755\nmkdir B 755\nmkdir C 755\ncreate C/f 644\nfsync C/f\nunlink C/f\n\
+                  rmdir A\nrmdir B\nrmdir C\ncreate f 644\nwrite f 0 9000 1\nfsync f\n\
+                  mkdir D 755\nrename f D/f replace\n";
+    let options = Options {
+        ops: 0,
+        scripts: vec![script.to_string()],
+        states_per_point: 16,
+        ..quick()
+    };
+    let visited = || {
+        MODES.map(|mode| {
+            let outcome = run(&Ext2System::new(mode), &options);
+            assert!(outcome.capped_points > 0, "the seed decides nothing");
+            let states = (outcome.states_explored, outcome.states_distinct);
+            (states, outcome.points, outcome.capped_points)
+        })
+    };
+    let first = visited();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(first, visited());
 }
 
 /// The control: without any order, the explorer finds states that soft updates never leave.

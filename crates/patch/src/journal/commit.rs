@@ -74,7 +74,8 @@ impl Shared {
         let running = &mut state.running;
         let mut blocks: Vec<_> = std::mem::take(&mut running.blocks).into_iter().collect();
         blocks.sort_unstable_by_key(|(lba, _)| *lba);
-        let freed: Vec<Lba> = std::mem::take(&mut running.freed).into_iter().collect();
+        let mut freed: Vec<Lba> = std::mem::take(&mut running.freed).into_iter().collect();
+        freed.sort_unstable();
         let wait = running.wait;
         let log = &mut state.log;
         let mut revoked = freed.clone();
@@ -134,11 +135,8 @@ impl Shared {
 
     /// Writes the commit block, which waits for all befores of `wait`.
     fn append_commit(&self, state: &mut State, op: &Op) -> Result<PatchId, StoreError> {
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
         // Readers ignore a commit whose time is before that of the last one.
-        let seconds = now
-            .map_or(0, |t| t.as_secs())
-            .max(state.last_commit_seconds);
+        let seconds = (self.options.seconds)().max(state.last_commit_seconds);
         state.last_commit_seconds = seconds;
         let block = self.codec.commit(state.log.sequence, seconds);
         let wait = Before {

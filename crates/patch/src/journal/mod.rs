@@ -27,7 +27,7 @@ use medium::block::{BlockError, Lba};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use transaction::{Log, Mark, Running};
 
 /// Which changes go through the log.
@@ -42,14 +42,19 @@ pub enum Mode {
     Metadata,
 }
 
+/// A clock that returns seconds since 1970.
+pub type Seconds = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// Settings of a journal.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct JournalOptions {
     /// Which changes are logged.
     pub mode: Mode,
     /// Age at which a thread of the journal commits a transaction; `None`: only calls that
     /// wait for it, or for log space, commit it.
     pub interval: Option<Duration>,
+    /// Time of commit blocks.
+    pub seconds: Seconds,
 }
 
 impl Default for JournalOptions {
@@ -57,6 +62,7 @@ impl Default for JournalOptions {
         Self {
             mode: Mode::Ordered,
             interval: Some(Duration::from_secs(5)),
+            seconds: Arc::new(|| SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_secs())),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::option::Opt;
 use super::text::{Arg, Quoted, Term};
 use super::{StackError, ValueError};
-use crate::journal::{JournalError, Place};
+use crate::journal::{JournalError, Place, Seconds};
 use crate::partition::PartitionError;
 use crate::verify::{Verifier, Verify};
 use crate::{Cache, Journal, Store};
@@ -292,11 +292,12 @@ impl<'a> Image<'a> {
 }
 
 /// The inputs of the mount for layers that are stores, and the parts that they return to it.
-#[derive(Default)]
 pub struct Assembly {
     /// The number of the log's device, and the log's place there. Without it, journals are left
     /// out.
     pub(super) log: Option<(u8, Place)>,
+    /// The clock of a journal's commit blocks.
+    pub(super) seconds: Seconds,
     /// The checks of the layer `verify`, if the stack has it.
     pub(super) verifier: Option<Arc<Verifier>>,
     /// The cache, after it is built.

@@ -46,7 +46,7 @@ pub use layers::{
 pub use mode::Mode;
 pub use option::Opt;
 
-use crate::journal::Place;
+use crate::journal::{Place, Seconds};
 use crate::optimise::Optimised;
 use crate::{Cache, Journal, Store};
 use kind::Built;
@@ -231,7 +231,7 @@ impl Stack {
 
     /// Builds the cache on these devices, and all stores above it. `log` is the number of the
     /// log's device, and the log's place there. Without it, journals are left out, as in a
-    /// read-only mount.
+    /// read-only mount. `seconds` is the clock of commit blocks.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -239,13 +239,16 @@ impl Stack {
         &self,
         devices: Vec<Device>,
         log: Option<(u8, Place)>,
+        seconds: Seconds,
     ) -> Result<Assembled, BuildError> {
         let is_verify = |layer: &&Layer| matches!(layer, Layer::VerifyLayer(_));
         let verify = self.layers.list.iter().find(is_verify);
         let mut assembly = Assembly {
             log,
             verifier: verify.map(|_| Arc::default()),
-            ..Assembly::default()
+            seconds,
+            cache: None,
+            journal: None,
         };
         let mut above = self.layers.list[..=self.cache_index()].iter().rev();
         let devices = devices.into_iter().map(Built::Device).collect();

@@ -425,6 +425,7 @@ fn a_log_can_be_on_another_device() {
     let options = JournalOptions {
         interval: Some(std::time::Duration::from_millis(1)),
         mode: Mode::Full,
+        ..JournalOptions::default()
     };
     let journal = Journal::open(
         Arc::new(cache.volume(0)),

@@ -100,6 +100,7 @@ fn journal_on(image: &Image, device: &Arc<MemoryDevice>) -> Journal {
     let options = JournalOptions {
         interval: None,
         mode: Mode::Full,
+        ..JournalOptions::default()
     };
     Journal::open(
         Arc::new(volume.clone()),

@@ -70,6 +70,7 @@ fn open_on(bytes: Vec<u8>, log_blocks: u64, mode: Mode, below: Below) -> Bench {
     let options = JournalOptions {
         mode,
         interval: None,
+        ..JournalOptions::default()
     };
     let volume = cache.volume(0);
     let (home, log, place): (Arc<dyn Store>, Arc<dyn Store>, _) = match below {

@@ -127,6 +127,7 @@ impl JournalLayer {
         let options = JournalOptions {
             mode: self.what,
             interval: cache.options().interval.and(Some(self.commit)),
+            seconds: assembly.seconds.clone(),
         };
         let journal = Arc::new(Journal::open(below, log, place.clone(), options)?);
         assembly.journal = Some(journal.clone());
