@@ -6,8 +6,8 @@
 //! - [`heap`]: blocks that transactions allocate and free.
 //! - [`statics`]: persistent variables of programs.
 //!
-//! The crate `wordlog` has the logs of transactions; the crate `persist` adds types. The format, with
-//! numbered invariants, is in `format.md`.
+//! The crate `wordlog` has the logs of transactions; the crate `persist` adds types. The format,
+//! with numbered invariants, is in `format.md`.
 //!
 //! # Example
 //!

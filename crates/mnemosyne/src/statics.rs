@@ -126,7 +126,9 @@ impl Table {
         let mut bytes = vec![0; (len - unchecked) as usize];
         pm.read(region.start + unchecked, &mut bytes)?;
         if u64::from(crc32c::crc32c(&bytes)) != crc {
-            return Err(TableError::Damaged("has changed: its checksum is another"));
+            return Err(TableError::Damaged(
+                "has changed: its checksum does not match",
+            ));
         }
         let table =
             Self::decode(&bytes).filter(|table| table.data >= len && table.is_within(region));

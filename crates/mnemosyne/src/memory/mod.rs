@@ -15,7 +15,7 @@
 //! 2. Its bytes are made.
 //! 3. The slot records that it exists, in the transaction that stores the program's pointer.
 //!
-//! It is removed in these:
+//! A region is removed in these steps:
 //!
 //! 1. The slot records that the region is being removed, in the transaction that clears the
 //!    pointer.
