@@ -38,9 +38,10 @@ pub trait Pager {
 
     /// Begins to bring and remove the pages of a region.
     ///
+    /// # Errors
     /// The pager's own; for example, it does not match the region.
-    /// Its own: for instance, it does not fit the region.
     ///
+    /// # Safety
     /// The region's addresses must be anonymous memory to which nothing was stored yet. They
     /// must stay until the returned value is dropped.
     unsafe fn attach(self: Arc<Self>, region: Unpaged) -> Result<Box<dyn PagedRegion>, PagerError>;
