@@ -1,10 +1,10 @@
 /* berkeley -d DIR [-t THREADS] [-m MEGABYTES] [-n] ...
  *
- * A store with Berkeley DB and memcached's protocol, to measure beside (MemcacheDB, which was
- * one, is no longer in Debian). It has "set", "get" of one key and "delete", in text and each
- * with an answer; each set or delete is a transaction of its own, durable before it is answered,
- * or with -n written and not synced. Threads share out connections as memcached's do. -l, -p, -u
- * and -U are memcached's, of which the last two mean nothing here. */
+ * A store with Berkeley DB and memcached's protocol, for comparisons. (MemcacheDB was one, and is no
+ * longer in Debian.) It has "set", "get" of one key and "delete", in the text protocol with answers.
+ * Each set or delete is a transaction of its own. It is durable before the answer, or with -n written
+ * without a sync. Threads share connections as memcached's do. -l, -p, -u and -U are memcached's; the
+ * last two have no effect. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <db.h>
@@ -118,8 +118,8 @@ static bool delete(const struct connection *c, char *key)
     return say(c, error == 0 ? "DELETED\r\n" : "NOT_FOUND\r\n");
 }
 
-/* Answers the request that begins at `at`; says where it ends, 0 if not all of it is here, or
- * -1 if the connection is of no more use. */
+/* Answers the request that begins at `at`. Returns its end, 0 if it is not complete, or -1 if the
+ * connection must be closed. */
 static ssize_t one(const struct connection *c, size_t at)
 {
     char line[LINE_MOST], key[KEY_MOST + 1];

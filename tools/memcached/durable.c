@@ -1,9 +1,9 @@
-/* Items in durable memory, for memcached: see build for how.
+/* Items in durable memory, for memcached: `build` describes the design.
  *
- * Slab pages are written to as memcached always did, without transactions: an item that is
- * being made belongs to one thread, and nobody asks what a free one holds. Which items there
- * are is written in transactions only, in tables of their own: a transaction can be done
- * again after a crash, and must not meet memory that was used for something else meanwhile. */
+ * memcached writes to slab pages as before, without transactions: a new item belongs to one thread,
+ * and the contents of a free one are never read. Transactions write only the tables of linked items,
+ * which are separate. Recovery may apply a transaction again, and must not overwrite memory that was
+ * reused meanwhile. */
 #include "memcached.h"
 #include "durable.h"
 

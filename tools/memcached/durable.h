@@ -1,4 +1,4 @@
-/* The interface of durable.c, which `build` edits into memcached. Included everywhere. */
+/* The interface of durable.c. `build` adds calls of it to memcached, and includes it everywhere. */
 #ifndef DURABLE_H
 #define DURABLE_H
 
@@ -9,9 +9,9 @@
 struct _stritem;
 struct _strchunk;
 
-/* At start, before the hash table is made, and after the slab classes are known. The latter
- * links what there was, and says whether there was a run before, whose process_started, from
- * which the clock goes on, is this run's too. */
+/* Called at start: durable_open before the hash table is made, and durable_restore when the slab
+ * classes are set. durable_restore links the items of the last run, and returns whether there was
+ * one. Then process_started is that of the first run, so that the clock continues. */
 void durable_open(void);
 bool durable_restore(void);
 

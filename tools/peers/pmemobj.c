@@ -1,8 +1,7 @@
 /*
- * PMDK's libpmemobj: a hash table of our own in its transactions, of the same shape as the
- * one that is measured beside it: buckets of chained nodes, a node allocated by the
- * transaction that links it. Always durable: with PMEM_IS_PMEM_FORCE=1 in its environment
- * it flushes any memory as if it were persistent.
+ * PMDK's libpmemobj: a hash table in its transactions, with the shape of the one to which it is
+ * compared. Its buckets are chains of nodes, and the transaction that links a node allocates it. It
+ * is always durable: with PMEM_IS_PMEM_FORCE=1 it flushes any memory as if it were persistent.
  *
  * Its transactions are not isolated, so a lock for some buckets is held across each.
  */
