@@ -9,8 +9,8 @@
 //!    `checked: true`.
 //! 2. It may cache names, absent names, attributes and data without limit, since it
 //!    sees every change and drops what the change makes stale.
-//! 3. It keeps no open-file state with us: an inode lives from the reply that showed it
-//!    until the kernel forgets it, open or not, named or not.
+//! 3. The server has no state of open files: an inode exists from the first reply that names it
+//!    until the kernel sends FORGET for it.
 
 use crate::mount::Fact;
 use std::sync::Arc;

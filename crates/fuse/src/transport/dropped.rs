@@ -1,18 +1,16 @@
 //! Whether the kernel still has an inode.
 //!
-//! The kernel lets go of an inode by a message that it waits for no answer to (FORGET). One
-//! thread may have read it and not yet acted on it while another one answers a `statfs`: the
-//! room of a file that was just removed would be missing. So a `statfs` asks the kernel about
-//! each inode that has no name and is still referenced. A notification that its attributes
-//! are stale fails with `ENOENT` if the kernel has no such inode; the message is on its way
-//! then, and is waited for. An open file is an inode that the kernel has, so that it counts
-//! as used.
+//! The kernel releases an inode by the message FORGET, without an answer. One thread may have read
+//! that message and not yet processed it while another thread answers a `statfs`. The `statfs`
+//! would then miss the room of a file that was just removed. So it asks the kernel about each inode
+//! without a name that is still referenced: it notifies the kernel that the inode's attributes are
+//! stale. If the notification fails with `ENOENT`, the kernel has no such inode, and the `statfs`
+//! waits for the FORGET. An open file has an inode in the kernel, and counts as used.
 //!
 //! # No deadlock
-//! The kernel looks an inode up by waiting for an eviction that is under way, and that may
-//! wait for pages to be written, which takes a thread that serves requests. Therefore
-//! another thread asks, and a `statfs` gives up after [`PATIENCE`]: it then counts as used
-//! inodes that the kernel has not asked the server to drop.
+//! The kernel's lookup of an inode waits for a running eviction. The eviction may wait for writes of
+//! pages, which need a thread that serves requests. Therefore another thread asks the kernel, and a
+//! `statfs` stops to wait after [`PATIENCE`]. It then counts inodes without a FORGET as used.
 
 use crate::ops::Ops;
 use std::collections::HashSet;

@@ -8,8 +8,8 @@ use vfs::{Attr, SetTime, Timestamp};
 /// The count that [`io_errors`] returns.
 static IO_ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// Calls that failed with `EIO` or `EUCLEAN` since this process began to serve, and inodes that
-/// a listing could not read: the file system, or what it is stored on, is not well.
+/// The number of calls that failed with `EIO` or `EUCLEAN` since this process began to serve, and of
+/// inodes that a listing could not read. They are signs of damage or of a failing medium.
 pub fn io_errors() -> u64 {
     IO_ERRORS.load(Relaxed)
 }

@@ -35,10 +35,12 @@ use vfs::{Attr, Ctx, SetAttr};
 /// Most bytes in one read or write request.
 const MAX_IO_BYTES: u32 = 1 << 20;
 
-/// Capabilities that we request, where the kernel offers them. Left out on purpose:
-/// `WRITEBACK_CACHE` (loses the order of writes and who made them), `POSIX_LOCKS` and
-/// `FLOCK_LOCKS` (the kernel keeps locks itself), `ATOMIC_O_TRUNC` (truncation is a
-/// `setattr`), `AUTO_INVAL_DATA` (would drop cached data after our own writes).
+/// The requested capabilities, if the kernel offers them. These are not requested:
+///
+/// - `WRITEBACK_CACHE` loses the order of writes, and the identity of the writer.
+/// - `POSIX_LOCKS` and `FLOCK_LOCKS`: the kernel keeps locks itself.
+/// - `ATOMIC_O_TRUNC`: truncation is a `setattr`.
+/// - `AUTO_INVAL_DATA` would drop cached data after our own writes.
 const WANTED: [InitFlags; 9] = [
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,

@@ -51,10 +51,9 @@ fn body() -> impl Strategy<Value = Body> {
     vec(field(), 0..14).prop_map(move |fields| fields.into_iter().fold(Body::new(), put))
 }
 
-/// A request on one of the first nodes, or on none. Some are left to the kernel: DESTROY ends
-/// the connection, and `fuser` 0.18 takes the kernel at its word. It panics if an IOCTL, a
-/// SETXATTR or a WRITE has more or less data than it says, and if a time of SETATTR has a second
-/// of nanoseconds or more.
+/// A request on one of the first nodes, or on none. It has no DESTROY, which ends the connection. It
+/// avoids requests on which `fuser` 0.18 panics: an IOCTL, a SETXATTR or a WRITE whose length is
+/// wrong, and a SETATTR with a second of nanoseconds or more.
 fn hostile() -> impl Strategy<Value = (u32, u64, Body)> {
     let kernels = [op::DESTROY, op::IOCTL, op::SETXATTR, op::WRITE, op::SETATTR];
     let opcodes = (0..52_u32).prop_filter("of the kernel alone", move |n| !kernels.contains(n));
