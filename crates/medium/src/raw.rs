@@ -81,6 +81,7 @@ impl Raw {
 
 /// Stores `bytes` at `dst` in ascending order as the fewest naturally aligned units.
 ///
+/// # Safety
 /// `dst` must be valid for writes of `bytes.len()` bytes for the whole call. All other accesses
 /// to it must be as [`Raw`] describes.
 #[inline]
