@@ -174,6 +174,15 @@ pub fn drawing<F: Mountable>(mounted: &Mounted<F>) -> Drawing {
         0 => fs.format().describe(Lba(lba)),
         _ => Some("log".into()),
     });
+    let unnamed = drawing.blocks.iter().filter(|block| block.name.is_none());
+    let mut labels = fs.label_blocks(unnamed.map(|block| Lba(block.lba)));
+    for block in drawing
+        .blocks
+        .iter_mut()
+        .filter(|block| block.name.is_none())
+    {
+        block.name = labels.remove(&Lba(block.lba));
+    }
     drawing
 }
 

@@ -47,6 +47,7 @@ mod data;
 mod dying;
 mod homes;
 mod known;
+mod labels;
 mod names;
 mod order;
 mod past_end;

@@ -110,3 +110,21 @@ fn crash_test_explores_durable_memory() {
         ],
     );
 }
+
+#[test]
+fn a_drawing_labels_blocks_by_the_paths_of_their_files() {
+    let place = Place::new();
+    let script = place.path("script");
+    let calls = "mkdir d 755\ncreate d/f 644\nwrite d/f 0 5000 1\n";
+    fs::write(&script, calls).unwrap();
+    let script = script.to_str().unwrap();
+    let dot = stdout(&run(0, &["graph", "--format", "dot", "--script", script]));
+    for label in [
+        "directory /",
+        "directory /d",
+        "file /d/f block 0",
+        "file /d/f block 1",
+    ] {
+        assert!(dot.contains(&format!(": {label}\"")), "{label}: {dot}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Labels of the blocks of files and directories, for drawings.
+
+use super::BlockFs;
+use super::refusal::Refusal;
+use crate::Format;
+use hashbrown::{HashMap, HashSet};
+use medium::block::Lba;
+use std::collections::VecDeque;
+use vfs::{Cookie, FileType, Ino};
+
+/// Most inodes that a search for labels visits.
+const MOST_INODES: usize = 10_000;
+/// Most blocks of files that a search for labels visits.
+const MOST_BLOCKS: usize = 1_000_000;
+
+/// A file or directory to visit, by the format's number.
+struct Visit {
+    ino: Ino,
+    kind: FileType,
+    /// Empty for the root.
+    path: String,
+}
+
+/// The contents of a visited file or directory.
+#[derive(Default)]
+struct Found {
+    /// Wanted blocks, with their index in the file.
+    blocks: Vec<(Lba, u64)>,
+    /// Number of blocks visited.
+    visited: usize,
+    is_single: bool,
+    entries: Vec<Visit>,
+}
+
+impl<F: Format> BlockFs<F> {
+    /// Labels of blocks by the paths of their files, such as `directory /d` and
+    /// `file /d/f block 3`. Searches the tree from the root, up to a limit, so blocks of a large
+    /// file system may get no label.
+    pub fn label_blocks(&self, blocks: impl IntoIterator<Item = Lba>) -> HashMap<Lba, String> {
+        let mut wanted: HashSet<Lba> = blocks.into_iter().collect();
+        let mut labels = HashMap::new();
+        let mut seen = HashSet::new();
+        let mut budget = MOST_BLOCKS;
+        let mut todo = VecDeque::from([Visit {
+            ino: self.format.root(),
+            kind: FileType::Directory,
+            path: String::new(),
+        }]);
+        while !wanted.is_empty()
+            && seen.len() < MOST_INODES
+            && let Some(visit) = todo.pop_front()
+        {
+            if !seen.insert(visit.ino) {
+                continue;
+            }
+            let Ok(found) = self.look(|| self.visit(&visit, &wanted, budget)) else {
+                continue;
+            };
+            budget -= found.visited;
+            for (lba, index) in found.blocks {
+                wanted.remove(&lba);
+                labels.insert(lba, label(&visit, index, found.is_single));
+            }
+            todo.extend(found.entries);
+        }
+        labels
+    }
+
+    /// Finds wanted blocks of a file or directory, and the entries of a directory.
+    fn visit(&self, visit: &Visit, wanted: &HashSet<Lba>, budget: usize) -> Result<Found, Refusal> {
+        let mut found = Found::default();
+        let (format, ino) = (&self.format, visit.ino);
+        let has_blocks = match visit.kind {
+            FileType::Regular | FileType::Directory => true,
+            FileType::Symlink => format.inline_target(ino)?.is_none(),
+            FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
+                false
+            }
+        };
+        if has_blocks {
+            let size = self.attr(ino)?.size;
+            let end = size.div_ceil(u64::from(format.block_bytes()));
+            found.is_single = end == 1;
+            let mut from = 0;
+            while found.visited < budget
+                && let Some(index) = format.next_block(ino, from, end)?
+            {
+                found.visited += 1;
+                let lba = format.block_of(ino, index)?;
+                let lba = lba.filter(|lba| wanted.contains(lba));
+                found.blocks.extend(lba.map(|lba| (lba, index)));
+                from = index + 1;
+            }
+        }
+        if visit.kind == FileType::Directory {
+            format.list(ino, Cookie::default(), &mut |entry| {
+                if !matches!(entry.name, b"." | b"..") {
+                    found.entries.push(Visit {
+                        ino: entry.ino,
+                        kind: entry.kind,
+                        path: format!("{}/{}", visit.path, shown(entry.name)),
+                    });
+                }
+                true
+            })?;
+        }
+        Ok(found)
+    }
+}
+
+/// A name as text without control characters.
+fn shown(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    name.chars().map(escape).collect()
+}
+
+fn label(visit: &Visit, index: u64, is_single: bool) -> String {
+    let path = match visit.path.as_str() {
+        "" => "/",
+        path => path,
+    };
+    match visit.kind {
+        FileType::Directory if is_single => format!("directory {path}"),
+        FileType::Directory => format!("directory {path} block {index}"),
+        FileType::Symlink => format!("symbolic link {path}"),
+        FileType::Regular
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharDevice
+        | FileType::BlockDevice => format!("file {path} block {index}"),
+    }
+}
