@@ -41,6 +41,7 @@ impl Dying {
             if inodes.now.is_empty() {
                 return false;
             }
+            tracing::debug!("a call without room waits for inodes that are being freed");
             self.ended.wait(&mut inodes);
         }
         true
@@ -51,6 +52,13 @@ impl Dying {
 pub(super) struct Death<'a> {
     all: &'a Dying,
     ino: Ino,
+}
+
+impl Death<'_> {
+    /// The inode.
+    pub(super) fn ino(&self) -> Ino {
+        self.ino
+    }
 }
 
 impl Drop for Death<'_> {

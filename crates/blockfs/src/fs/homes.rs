@@ -55,7 +55,7 @@ impl<F: Format> BlockFs<F> {
         // From the root down, since each is reached through the one before.
         for at in above.iter().rev().chain([&ino]) {
             let Some(at) = known.get_mut(at) else {
-                continue; // forgotten, since nothing of it was left to wait for
+                continue; // forgotten, since all its patches were durable
             };
             at.home = None;
             if self.has_new_name(at) {

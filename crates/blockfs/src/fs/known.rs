@@ -19,6 +19,8 @@ use vfs::{Ino, Result};
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub refs: u64,
+    /// It has no name, and is freed with its last reference.
+    pub nameless: bool,
     /// Made by `tmpfile`, and may still be given a name.
     pub nameable: bool,
     /// Patches that fsync and fdatasync wait for.

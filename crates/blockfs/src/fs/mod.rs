@@ -60,7 +60,7 @@ mod unstored;
 pub use policy::OnError;
 
 use crate::{Format, FormatError, Heads};
-use dying::Dying;
+use dying::{Death, Dying};
 use hashbrown::HashMap;
 use known::{Known, MIN_KNOWN, Synced};
 use parking_lot::{Mutex, RwLock};
@@ -291,33 +291,37 @@ impl<F: Format> BlockFs<F> {
 
     /// Gives back references. The last one frees an inode that has no name.
     fn give_back(&self, ino: Ino, count: u64) {
-        let unused = {
-            let mut known = self.known.lock();
-            self.forget_homes(&mut known, ino);
-            let Some(entry) = known.get_mut(&ino) else {
-                return;
-            };
-            entry.refs = entry.refs.saturating_sub(count);
-            let unused = entry.refs == 0;
-            if unused {
-                entry.prune(|patch| self.format.store().is_pending(patch));
-                if entry.is_settled() {
-                    known.remove(&ino);
-                }
-            }
-            unused
+        let Some(death) = self.take_references(ino, count) else {
+            return;
         };
-        if unused
-            && !self.is_read_only()
-            && let Ok(Some(attr)) = self.look(|| Ok(self.format.inode(ino)?))
-            && attr.nlink == 0
-            && let Err(errno) = self.destroy_orphan(Caller::SYSTEM, ino)
-        {
+        if let Err(errno) = self.destroy_orphan(Caller::SYSTEM, death) {
             tracing::warn!("inode {ino} has no name and could not be freed: {errno}");
         }
     }
 
-    /// Moves the access time of what was just read, if the policy says so.
+    /// Takes references off an inode. Returns its [`Death`] if it has no name and this was the
+    /// last reference. `statfs` counts its blocks as free from here on, so calls without room
+    /// must wait for it from here on, too.
+    fn take_references(&self, ino: Ino, count: u64) -> Option<Death<'_>> {
+        let mut known = self.known.lock();
+        self.forget_homes(&mut known, ino);
+        let entry = known.get_mut(&ino)?;
+        entry.refs = entry.refs.saturating_sub(count);
+        if entry.refs > 0 {
+            return None;
+        }
+        entry.prune(|patch| self.format.store().is_pending(patch));
+        let is_nameless = entry.nameless;
+        if entry.is_settled() {
+            known.remove(&ino);
+        }
+        match is_nameless && !self.is_read_only() {
+            true => self.dying.enter(ino),
+            false => None,
+        }
+    }
+
+    /// Updates the access time after a read, if the policy requires it.
     fn accessed(&self, cx: &Ctx, ino: Ino) {
         if cx.noatime || self.options.atime == Atime::Never || self.is_read_only() {
             return;

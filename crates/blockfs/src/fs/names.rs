@@ -1,5 +1,6 @@
 //! Making, linking and removing names.
 
+use super::dying::Death;
 use super::past_end::PastEnd;
 use super::twins::may_have_two;
 use super::{BlockFs, Refusal, caller, joined};
@@ -276,7 +277,7 @@ impl<F: Format> BlockFs<F> {
             self.refer(ino);
             let mut known = self.known.lock();
             let known = known.entry(ino).or_default();
-            (known.nameable, known.never_named) = (true, true);
+            (known.nameless, known.nameable, known.never_named) = (true, true, true);
             self.attr(ino)
         })
     }
@@ -329,7 +330,11 @@ impl<F: Format> BlockFs<F> {
             // The removal of another name waits for these patches as well.
             let reached: Heads = reached.iter().map(|before| before.patch).collect();
             self.note(ino, &reached);
-            self.known.lock().entry(ino).or_default().nameable = false;
+            {
+                let mut known = self.known.lock();
+                let known = known.entry(ino).or_default();
+                (known.nameless, known.nameable) = (false, false);
+            }
             self.refer(ino);
             self.attr(ino)
         })
@@ -383,7 +388,7 @@ impl<F: Format> BlockFs<F> {
             self.drop_link(op, &victim, removed, now, stays.is_some())
         })?;
         match orphan {
-            Some(ino) => self.destroy_orphan(caller(cx), ino),
+            Some(death) => self.destroy_orphan(caller(cx), death),
             None => Ok(()),
         }
     }
@@ -398,7 +403,7 @@ impl<F: Format> BlockFs<F> {
         removed: Removed,
         now: Timestamp,
         stays: bool,
-    ) -> std::result::Result<Option<Ino>, Refusal> {
+    ) -> std::result::Result<Option<Death<'_>>, Refusal> {
         let links = match victim.kind {
             FileType::Directory if !stays => 0,
             _ => victim.nlink.saturating_sub(1),
@@ -410,8 +415,8 @@ impl<F: Format> BlockFs<F> {
         let mut gone = Befores::from_iter(removed.before_reuse());
         gone.extend(left);
         gone.extend(after(Rule::NullifyBeforeReuse, earlier));
-        let referenced = self.is_referenced(victim.ino);
-        if links == 0 && !referenced && victim.blocks <= self.small() {
+        let is_small = victim.blocks <= self.small();
+        if links == 0 && is_small && !self.is_referenced(victim.ino) {
             self.destroy(op, victim.ino, &gone, never_stored)?;
             return Ok(None);
         }
@@ -426,19 +431,25 @@ impl<F: Format> BlockFs<F> {
             self.settle(victim.ino);
         }
         self.note(victim.ino, &[removed.patch, lowered]);
-        {
+        // The last reference is dropped before this, or finds `nameless` set.
+        let referenced = {
             let mut known = self.known.lock();
             let known = known.entry(victim.ino).or_default();
             known.lowered = Some(lowered);
+            known.nameless = links == 0;
             known.never_named = links == 0 && never_stored;
-        }
+            known.refs > 0
+        };
         if links > 0 {
             return Ok(None);
         }
         let mut noted = gone;
         noted.extend(after(Rule::LinkBeforeUnlink, [lowered]));
         self.format.add_orphan(op, victim.ino, &noted)?;
-        Ok((!referenced).then_some(victim.ino))
+        Ok(match referenced {
+            true => None,
+            false => self.dying.enter(victim.ino),
+        })
     }
 
     /// Reads all that [`drop_link`](Self::drop_link) needs, before the first change.
@@ -516,18 +527,16 @@ impl<F: Format> BlockFs<F> {
         most.min(room).max(1)
     }
 
-    /// Frees an orphan, in as many operations as it takes: a crash in between leaves one
-    /// that is smaller, or what nobody owns.
-    pub(super) fn destroy_orphan(&self, caller: Caller, ino: Ino) -> Result<()> {
-        let Some(_dying) = self.dying.enter(ino) else {
-            return Ok(()); // another thread is at it
-        };
+    /// Frees an orphan, in as many operations as that takes. A crash in between leaves a smaller
+    /// orphan, or blocks without an owner.
+    pub(super) fn destroy_orphan(&self, caller: Caller, death: Death<'_>) -> Result<()> {
+        let ino = death.ino();
         loop {
             let more = self.change(caller, self.format.cost(self.destroyed_at_once()), |op| {
                 if self.format.inode(ino)?.is_none_or(|attr| attr.nlink > 0)
                     || self.is_referenced(ino)
                 {
-                    return Ok(false); // named, used or gone in between
+                    return Ok(false); // named, referenced or freed in between
                 }
                 let (gone, never_named) = self.last_name_gone(ino);
                 let budget = self.destroyed_at_once() as u32;
@@ -564,9 +573,12 @@ impl<F: Format> BlockFs<F> {
             let Some(attr) = self.format.inode(ino)? else {
                 continue;
             };
-            let done = match attr.nlink {
-                0 => self.destroy_orphan(Caller::SYSTEM, ino),
-                _ => self.finish_cut(Caller::SYSTEM, ino),
+            let done = if attr.nlink > 0 {
+                self.finish_cut(Caller::SYSTEM, ino)
+            } else if let Some(death) = self.dying.enter(ino) {
+                self.destroy_orphan(Caller::SYSTEM, death)
+            } else {
+                Ok(()) // another thread frees it
             };
             if let Err(errno) = done {
                 tracing::warn!("inode {ino}, which a crash left half removed, stays: {errno}");

@@ -1,5 +1,6 @@
 //! Renames: all checks first, in the order of Linux, then the steps.
 
+use super::dying::Death;
 use super::{BlockFs, Refusal, caller};
 use crate::seeded::{Bug, hit};
 use crate::{Befores, Format, InodeChange, Next, Removed, after};
@@ -59,7 +60,7 @@ impl<F: Format> BlockFs<F> {
             self.move_to(op, &plan)
         })?;
         match orphan {
-            Some(ino) => self.destroy_orphan(caller(cx), ino),
+            Some(death) => self.destroy_orphan(caller(cx), death),
             None => Ok(()),
         }
     }
@@ -170,8 +171,8 @@ impl<F: Format> BlockFs<F> {
     }
 
     /// Makes the new name, then removes the old one (U4). Links are raised before and lowered
-    /// after (U3). Returns the replaced inode if the caller must free it.
-    fn move_to(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<Option<Ino>, Refusal> {
+    /// after (U3). Returns the [`Death`] of the replaced inode if the caller must free it.
+    fn move_to(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<Option<Death<'_>>, Refusal> {
         let now = self.now();
         let reached = match plan.crosses() {
             true => self.before_reached(plan.to.ino)?,

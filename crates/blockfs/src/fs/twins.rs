@@ -88,7 +88,7 @@ impl Twins {
     fn next_of(&self, walk: &mut Walk) -> Option<Ino> {
         let mut state = self.state.lock();
         let State::Reading(moved) = &mut *state else {
-            return None; // a call could not wait, or they are in doubt again
+            return None; // another call has read them at once, or a rename failed
         };
         moved.drain(..).for_each(|(ino, to)| walk.found(ino, to));
         let next = walk.left.pop();

@@ -89,7 +89,7 @@ mod tests {
         let all = patches(300);
         for &patch in &all {
             list.push(patch, |_| true);
-            list.push(patch, |_| true); // twice is once
+            list.push(patch, |_| true); // a repetition is dropped
         }
         assert_eq!(list.patches(), all);
         let asked = Cell::new(0);
