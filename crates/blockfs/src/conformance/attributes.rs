@@ -1,12 +1,12 @@
 //! Extended attributes, and targets of symbolic links.
 
-use super::{Bench, Outcome, Subject, ensure};
+use super::{Bench, Outcome, Subject, Suite, ensure};
 use crate::{Format, FormatError, Piece};
 use vfs::{Errno, FileType};
 
 /// Attributes are replaced as a whole, and their room is freed when they are removed.
-pub(super) fn are_replaced<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn are_replaced<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let ino = bench.make(FileType::Regular)?;
     let empty = bench.free()?;
@@ -62,8 +62,8 @@ pub(super) fn are_replaced<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// Targets up to the longest are kept, in the inode or in a block.
-pub(super) fn have_a_longest_target<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn have_a_longest_target<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let empty = bench.free()?;
     let most = format.max_inline_target();

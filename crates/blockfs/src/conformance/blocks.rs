@@ -1,6 +1,6 @@
 //! Blocks of files: written, read, found and freed.
 
-use super::{Bench, Outcome, Subject, Wrong, ensure};
+use super::{Bench, Outcome, Subject, Suite, Wrong, ensure};
 use crate::{Format, InodeChange, Piece};
 use fastrand::Rng;
 use std::collections::HashMap;
@@ -8,8 +8,8 @@ use vfs::{FileType, Ino};
 
 /// A piece that is written into a hole is surrounded by zeros. The other blocks stay holes or read
 /// as zeros.
-pub(super) fn fill_holes_with_zeros<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn fill_holes_with_zeros<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     poison(&bench)?;
     let ino = bench.make(FileType::Regular)?;
     let block = bench.format.block_bytes() as usize;
@@ -89,9 +89,9 @@ struct File {
 const BLOCKS: u64 = 40;
 
 /// Random writes, cuts and holes in several files leave the expected contents in each.
-pub(super) fn hold_what_was_written<S: Subject>(subject: &S) -> Outcome {
+pub(super) fn hold_what_was_written<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
     for seed in 0..4 {
-        let bench = Bench::new(subject)?;
+        let bench = Bench::new(suite)?;
         poison(&bench)?;
         let before = bench.free()?;
         let mut rng = Rng::with_seed(seed);
@@ -261,8 +261,8 @@ fn compare<S: Subject>(bench: &Bench<S>, files: &[File]) -> Outcome {
 }
 
 /// A range is freed from its end backwards, in steps of the budget.
-pub(super) fn are_freed_in_parts<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn are_freed_in_parts<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let (empty, ino) = (bench.free()?, bench.make(FileType::Regular)?);
     for index in 0..30 {

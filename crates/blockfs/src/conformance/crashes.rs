@@ -6,10 +6,12 @@
 //! - no block has two owners, and no free block has one.
 
 use super::blocks::poison;
-use super::{Bench, Outcome, Subject, Wrong, ensure};
+use super::disks::Disks;
+use super::{Bench, Outcome, Subject, Suite, Wrong, ensure};
 use crate::{BlockFs, BlockFsOptions, Format};
 use fastrand::Rng;
-use medium::block::{Lba, MemoryDevice};
+use medium::block::Lba;
+use patch::stack::Mode;
 use patch::{Forgetful, Store};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,21 +24,21 @@ use vfs::{
 const SCRIPTS: u64 = 8;
 const CALLS: usize = 60;
 
-pub(super) fn leave_what_can_be_used<S: Subject>(subject: &S) -> Outcome {
+pub(super) fn leave_what_can_be_used<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
     for seed in 0..SCRIPTS {
-        let bench = Bench::new(subject)?;
-        run(subject, bench, seed).map_err(|Wrong(what)| format!("seed {seed}: {what}"))?;
+        let bench = Bench::new(suite)?;
+        run(suite, bench, seed).map_err(|Wrong(what)| format!("seed {seed}: {what}"))?;
     }
     Ok(())
 }
 
 /// The same, with each call stopped at each block that it needs, and repeated. A step that stops
 /// before the first change has changed nothing.
-pub(super) fn are_survived_by_attempts<S: Subject>(subject: &S) -> Outcome {
+pub(super) fn are_survived_by_attempts<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
     for seed in SCRIPTS..SCRIPTS + 2 {
-        let forgetful = |volume| Arc::new(Forgetful::new(volume)) as Arc<dyn Store>;
-        let bench = Bench::mount_on(subject, subject.image(), forgetful)?;
-        run(subject, bench, seed).map_err(|Wrong(what)| format!("seed {seed}: {what}"))?;
+        let forgetful = |store| Arc::new(Forgetful::new(store)) as Arc<dyn Store>;
+        let bench = Bench::mount_on(suite, Disks::new(suite)?, forgetful)?;
+        run(suite, bench, seed).map_err(|Wrong(what)| format!("seed {seed}: {what}"))?;
     }
     Ok(())
 }
@@ -55,13 +57,16 @@ fn options() -> BlockFsOptions {
 }
 
 /// Makes random calls, and looks at what crashes between them would leave.
-fn run<S: Subject>(subject: &S, bench: Bench<S>, seed: u64) -> Outcome {
+fn run<S: Subject>(suite: &Suite<'_, S>, bench: Bench<S>, seed: u64) -> Outcome {
     poison(&bench)?;
     let Bench {
-        device,
+        disks,
         cache,
+        journal,
         format,
     } = bench;
+    // A journal of metadata promises nothing about contents.
+    let keeps_contents = suite.stack.mode() != Mode::JournalMetadata;
     let block_bytes = format.block_bytes();
     let fs = BlockFs::open(format, options())?;
     let mut rng = Rng::with_seed(seed);
@@ -72,11 +77,15 @@ fn run<S: Subject>(subject: &S, bench: Bench<S>, seed: u64) -> Outcome {
             return Err(finding.to_string().into());
         }
         for _ in 0..rng.u8(..3) {
+            if let Some(journal) = &journal
+                && rng.u8(..3) == 0
+            {
+                journal.commit()?;
+            }
             let most = 1 + rng.usize(..4);
             cache.write_drawn(most, &mut |below| rng.usize(..below))?;
-            let copy = MemoryDevice::from_bytes(block_bytes, device.bytes());
-            let crashed = Bench::mount(subject, Arc::new(copy))?;
-            let owners = judge(&crashed)?;
+            let crashed = Bench::mount(suite, disks.crashed()?)?;
+            let owners = judge(&crashed, keeps_contents)?;
             if rng.u8(..6) == 0 {
                 fill(&crashed, &owners)?;
             }
@@ -146,7 +155,7 @@ fn call<F: Format>(fs: &BlockFs<F>, rng: &mut Rng, block: u64) {
 type Owners = HashMap<Lba, Ino>;
 
 /// Checks the state after a crash. Returns the owners of blocks.
-fn judge<S: Subject>(bench: &Bench<S>) -> Result<Owners, Wrong> {
+fn judge<S: Subject>(bench: &Bench<S>, keeps_contents: bool) -> Result<Owners, Wrong> {
     let format = &bench.format;
     let mut names: HashMap<Ino, u32> = HashMap::new();
     let mut left = vec![format.root()];
@@ -170,7 +179,9 @@ fn judge<S: Subject>(bench: &Bench<S>) -> Result<Owners, Wrong> {
                 left.push(ino);
             } else {
                 own_blocks(bench, ino, &mut owners)?;
-                own_bytes(bench, &attr)?;
+                if keeps_contents {
+                    own_bytes(bench, &attr)?;
+                }
             }
         }
     }

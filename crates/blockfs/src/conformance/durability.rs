@@ -1,12 +1,12 @@
 //! The state after an unmount, and after a crash that follows a sync.
 
-use super::{Bench, Outcome, Subject, ensure};
+use super::{Bench, Outcome, Subject, Suite, ensure};
 use crate::{Format, Heads, InodeChange};
 use vfs::{FileType, Ino, Timestamp};
 
 /// An unmount keeps all changes and counts, and marks the image as clean.
-pub(super) fn survives_unmounts<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn survives_unmounts<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     ensure!(bench.format.was_clean(), "a new image was not unmounted");
     let (dir, _) = bench.make_named(FileType::Directory, b"dir")?;
     let (file, _) = bench.make_named(FileType::Regular, b"file")?;
@@ -46,12 +46,12 @@ pub(super) fn survives_unmounts<S: Subject>(subject: &S) -> Outcome {
         );
         again.audit()
     };
-    let crashed = bench.crashed(subject)?;
+    let crashed = bench.crashed(suite)?;
     let shows = !crashed.format.was_clean() || crashed.format.store().is_atomic();
     ensure!(shows, "an image that was not unmounted says that it was");
     same(&crashed)?;
     bench.format.close()?;
-    let again = bench.crashed(subject)?;
+    let again = bench.crashed(suite)?;
     ensure!(
         again.format.was_clean(),
         "an image that was unmounted says that it was not"
@@ -62,8 +62,8 @@ pub(super) fn survives_unmounts<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// A step is there after a crash once the patches that it returned are durable.
-pub(super) fn keeps_synced_steps<S: Subject>(subject: &S) -> Outcome {
-    let mut bench = Bench::new(subject)?;
+pub(super) fn keeps_synced_steps<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let mut bench = Bench::new(suite)?;
     let root = bench.format.root();
     let (file, _) = bench.make_named(FileType::Regular, b"file")?;
     let (dir, _) = bench.make_named(FileType::Directory, b"dir")?;
@@ -72,7 +72,7 @@ pub(super) fn keeps_synced_steps<S: Subject>(subject: &S) -> Outcome {
     for step in STEPS {
         let patches = step.run(&bench, file, dir)?;
         bench.format.store().sync(&patches)?;
-        let after = bench.crashed(subject)?;
+        let after = bench.crashed(suite)?;
         let found = step.is_done(&after.format, &after, file, dir)?;
         ensure!(
             found,
@@ -85,7 +85,7 @@ pub(super) fn keeps_synced_steps<S: Subject>(subject: &S) -> Outcome {
         // Each step begins in a mount of its own, so that nothing else is pending.
         bench.sync()?;
         bench.format.close()?;
-        bench = bench.crashed(subject)?;
+        bench = bench.crashed(suite)?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Inodes: their fields, numbers and sizes.
 
-use super::{Bench, Outcome, Subject, ensure, no_space};
+use super::{Bench, Outcome, Subject, Suite, ensure, no_space};
 use crate::{Format, FormatError, InodeChange, NewInode};
 use std::collections::HashSet;
 use vfs::{Attr, Errno, FileType, Timestamp};
@@ -20,8 +20,8 @@ fn seconds(seconds: i64) -> Timestamp {
 }
 
 /// An inode has the fields that it was made with. A change of one field keeps the others.
-pub(super) fn keep_their_fields<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn keep_their_fields<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     for kind in KINDS {
         let device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
         let new = NewInode {
@@ -109,8 +109,8 @@ fn changes<S: Subject>(bench: &Bench<S>, mut expected: Attr) -> Outcome {
 }
 
 /// A number that is used again has another generation.
-pub(super) fn are_used_again<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn are_used_again<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let free = bench.free()?;
     let mut seen = HashSet::new();
     for _ in 0..5 {
@@ -134,8 +134,8 @@ pub(super) fn are_used_again<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// Without free inodes none is made, and the failure has no effect.
-pub(super) fn run_out<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn run_out<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let free = bench.free()?;
     let mut made = HashSet::new();
     let failed = loop {
@@ -168,8 +168,8 @@ pub(super) fn run_out<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// The largest size can be set, and no larger one.
-pub(super) fn have_a_largest_size<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn have_a_largest_size<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let ino = bench.make(FileType::Regular)?;
     let most = bench.format.max_size();
     let resize = |size| {
@@ -198,8 +198,8 @@ pub(super) fn have_a_largest_size<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// An orphan stays recorded until its record is removed.
-pub(super) fn are_noted_as_orphans<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn are_noted_as_orphans<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let inos = [(); 4].map(|()| bench.make(FileType::Regular));
     let inos = inos.into_iter().collect::<crate::Result<Vec<_>>>()?;

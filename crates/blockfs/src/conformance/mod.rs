@@ -1,8 +1,8 @@
 //! A suite that every format must pass. It tests the statements of [`Format`] through the steps.
 //!
 //! A format states how an image of it is made and opened ([`Subject`]), and its tests run
-//! [`check`] on that. Images are small, since the suite fills them several times: 512 to 4096
-//! free blocks, and 24 to 256 free inodes.
+//! [`check`] on that, on each stack that they support. Images are small, since the suite fills
+//! them several times: 512 to 4096 free blocks, and 24 to 256 free inodes.
 //!
 //! The suite tests the format alone. The crash explorer tests the promises of a file system with
 //! this format, in every state that a crash can leave.
@@ -10,14 +10,17 @@
 mod attributes;
 mod blocks;
 mod crashes;
+mod disks;
 mod durability;
 mod inodes;
 mod names;
 mod space;
 
 use crate::{Format, FormatError, Heads, NewInode, Piece, after};
+use disks::Disks;
 use medium::block::MemoryDevice;
-use patch::{Cache, CacheOptions, Op, PatchId, Rule, Store, StoreError, Volume};
+use patch::stack::{Mode, Stack};
+use patch::{Cache, Journal, Op, PatchId, Rule, Store, StoreError};
 use std::sync::Arc;
 use vfs::{Errno, FileType, Ino, StatFs, Timestamp};
 
@@ -51,8 +54,16 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Runs all checks. Each begins with a new image.
-pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
+/// Runs all checks on a stack, such as `uhfs > toy > cache > disk`. Each begins with a new image.
+/// A journal has its log on device 1. Stacks without an order are not crashed.
+pub fn check<S: Subject>(subject: &S, stack: &str) -> Vec<Failure> {
+    let stack: Stack = match stack.parse() {
+        Ok(stack) => stack,
+        Err(error) => {
+            let (check, what) = ("stack", format!("{error}"));
+            return vec![Failure { check, what }];
+        }
+    };
     let checks: &[Check<S>] = &[
         ("inode fields", inodes::keep_their_fields),
         ("inode numbers", inodes::are_used_again),
@@ -71,15 +82,28 @@ pub fn check<S: Subject>(subject: &S) -> Vec<Failure> {
         ("attributes", attributes::are_replaced),
         ("targets", attributes::have_a_longest_target),
         ("unmounts", durability::survives_unmounts),
-        ("synced steps", durability::keeps_synced_steps),
-        ("crashes", crashes::leave_what_can_be_used),
-        ("attempts", crashes::are_survived_by_attempts),
     ];
+    // A store without an order promises nothing after a crash.
+    let of_crashes: &[Check<S>] = match stack.mode() {
+        Mode::Async => &[],
+        Mode::SoftUpdates | Mode::JournalMetadata | Mode::JournalOrdered | Mode::Journal => &[
+            ("synced steps", durability::keeps_synced_steps),
+            ("crashes", crashes::leave_what_can_be_used),
+            ("attempts", crashes::are_survived_by_attempts),
+        ],
+    };
+    let suite = Suite { subject, stack };
     let run = |&(check, run): &Check<S>| {
-        let what = run(subject).err()?.0;
+        let what = run(&suite).err()?.0;
         Some(Failure { check, what })
     };
-    checks.iter().filter_map(run).collect()
+    checks.iter().chain(of_crashes).filter_map(run).collect()
+}
+
+/// A format, and the stack below it.
+struct Suite<'s, S> {
+    subject: &'s S,
+    stack: Stack,
 }
 
 /// The violation that a check found.
@@ -89,7 +113,7 @@ struct Wrong(String);
 type Outcome = Result<(), Wrong>;
 
 /// A check and its name.
-type Check<S> = (&'static str, fn(&S) -> Outcome);
+type Check<S> = (&'static str, fn(&Suite<'_, S>) -> Outcome);
 
 impl From<String> for Wrong {
     fn from(what: String) -> Self {
@@ -127,48 +151,41 @@ use ensure;
 
 /// A mounted image.
 struct Bench<S: Subject> {
-    device: Arc<MemoryDevice>,
+    disks: Disks,
     cache: Arc<Cache>,
+    journal: Option<Arc<Journal>>,
     format: S::Format,
 }
 
 impl<S: Subject> Bench<S> {
     /// Mounts a new image.
-    fn new(subject: &S) -> Result<Self, Wrong> {
-        Self::mount(subject, subject.image())
+    fn new(suite: &Suite<'_, S>) -> Result<Self, Wrong> {
+        Self::mount(suite, Disks::new(suite)?)
     }
 
-    fn mount(subject: &S, device: Arc<MemoryDevice>) -> Result<Self, Wrong> {
-        Self::mount_on(subject, device, |volume| Arc::new(volume))
+    fn mount(suite: &Suite<'_, S>, disks: Disks) -> Result<Self, Wrong> {
+        Self::mount_on(suite, disks, |store| store)
     }
 
-    /// Mounts an image on what `layer` makes of the cache.
+    /// Mounts an image on the store that `layer` makes of the stack's.
     fn mount_on(
-        subject: &S,
-        device: Arc<MemoryDevice>,
-        layer: fn(Volume) -> Arc<dyn Store>,
+        suite: &Suite<'_, S>,
+        disks: Disks,
+        layer: fn(Arc<dyn Store>) -> Arc<dyn Store>,
     ) -> Result<Self, Wrong> {
-        // It writes only when the suite asks for it.
-        let options = CacheOptions {
-            blocks: 16_384,
-            dirty_limit: 8192,
-            interval: None,
-            ..CacheOptions::default()
-        };
-        let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
-        let format = subject.open(layer(cache.volume(0)))?;
+        let assembled = disks.assemble(&suite.stack)?;
+        let format = suite.subject.open(layer(assembled.store))?;
         Ok(Self {
-            device,
-            cache,
+            disks,
+            cache: assembled.cache,
+            journal: assembled.journal,
             format,
         })
     }
 
-    /// Mounts a copy of what the device holds, as after a crash.
-    fn crashed(&self, subject: &S) -> Result<Self, Wrong> {
-        let block_bytes = self.format.block_bytes();
-        let copy = MemoryDevice::from_bytes(block_bytes, self.device.bytes());
-        Self::mount(subject, Arc::new(copy))
+    /// Mounts a copy of the disks, as after a crash.
+    fn crashed(&self, suite: &Suite<'_, S>) -> Result<Self, Wrong> {
+        Self::mount(suite, self.disks.crashed()?)
     }
 
     /// Runs steps as one operation.

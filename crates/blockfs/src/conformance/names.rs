@@ -1,6 +1,6 @@
 //! Directories: finding, listing, replacing and removing names.
 
-use super::{Bench, Outcome, Subject, Wrong, ensure};
+use super::{Bench, Outcome, Subject, Suite, Wrong, ensure};
 use crate::{Format, FormatError};
 use std::collections::BTreeMap;
 use vfs::{Cookie, FileType, Ino};
@@ -53,8 +53,8 @@ fn listed<S: Subject>(bench: &Bench<S>, dir: Ino) -> Result<Listed, Wrong> {
 }
 
 /// Names are found and listed once until they are removed.
-pub(super) fn are_found<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn are_found<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let root = format.root();
     ensure!(format.is_empty(root)?, "the root of a new image has names");
@@ -118,8 +118,8 @@ pub(super) fn are_found<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// A listing goes on after any cookie, even if names before it were removed.
-pub(super) fn are_listed_from_any_cookie<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn are_listed_from_any_cookie<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let root = format.root();
     let ino = bench.make(FileType::Regular)?;
@@ -163,8 +163,8 @@ pub(super) fn are_listed_from_any_cookie<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// A replaced name leads to the new inode, and `..` to the new parent.
-pub(super) fn are_replaced<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn are_replaced<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let root = format.root();
     let (dir, _) = bench.make_named(FileType::Directory, b"dir")?;
@@ -206,8 +206,8 @@ pub(super) fn are_replaced<S: Subject>(subject: &S) -> Outcome {
 }
 
 /// Removed names leave room: a directory does not grow without end.
-pub(super) fn leave_room<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn leave_room<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let root = format.root();
     let ino = bench.make(FileType::Regular)?;

@@ -1,6 +1,6 @@
 //! Free blocks: steps without room, and the reserved blocks.
 
-use super::{Bench, Outcome, Subject, Wrong, ensure, no_space};
+use super::{Bench, Outcome, Subject, Suite, Wrong, ensure, no_space};
 use crate::{Format, InodeChange};
 use vfs::{FileType, Ino, Timestamp};
 
@@ -41,8 +41,8 @@ fn state<S: Subject>(bench: &Bench<S>, files: &[Ino]) -> Result<(u64, u64, u64),
 
 /// A step without room has no effect. Existing inodes, names and blocks can still be changed and
 /// removed.
-pub(super) fn runs_out_without_effect<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn runs_out_without_effect<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let root = format.root();
     // The file that `bench` shares its directory with.
@@ -140,8 +140,8 @@ fn names_until_full<S: Subject>(bench: &Bench<S>, ino: Ino) -> Result<usize, Wro
 }
 
 /// Reserved blocks are allocated only while the reserve may be used.
-pub(super) fn is_kept<S: Subject>(subject: &S) -> Outcome {
-    let bench = Bench::new(subject)?;
+pub(super) fn is_kept<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
+    let bench = Bench::new(suite)?;
     let format = &bench.format;
     let space = format.statfs()?;
     let reserve = format.reserve_blocks();

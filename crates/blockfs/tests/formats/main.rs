@@ -24,9 +24,22 @@ impl Subject for Kind {
     }
 }
 
+const SOFT_UPDATES: &str = "uhfs > toy > cache > disk";
+
+/// A stack for each way to keep the order, and one without.
+const STACKS: [&str; 5] = [
+    SOFT_UPDATES,
+    "uhfs > toy > async > cache > disk",
+    "uhfs > toy > journal(metadata, log=1) > cache > [disk, disk(/log)]",
+    "uhfs > toy > journal(ordered, log=1) > cache > [disk, disk(/log)]",
+    "uhfs > toy > journal(full, log=1) > cache > [disk, disk(/log)]",
+];
+
 fn conforms(kind: Kind) {
-    let failures = check(&kind);
-    assert!(failures.is_empty(), "{failures:#?}");
+    for stack in STACKS {
+        let failures = check(&kind, stack);
+        assert!(failures.is_empty(), "{stack}: {failures:#?}");
+    }
 }
 
 #[test]
@@ -57,10 +70,11 @@ fn the_suite_notices_each_mistake() {
             Fault::LeaksOldRun => Kind::MOVES,
             _ => Kind::FRAGMENTS,
         };
-        let failures = check(&Kind {
+        let faulty = Kind {
             fault: Some(fault),
             ..kind
-        });
+        };
+        let failures = check(&faulty, SOFT_UPDATES);
         for failure in &failures {
             println!("{fault:?}: {failure}");
         }

@@ -47,10 +47,30 @@ impl Subject for Image {
     }
 }
 
+fn conforms(revision_0: bool, stack: &str) {
+    let failures = check(&Image { revision_0 }, stack);
+    assert!(failures.is_empty(), "{stack}: {failures:#?}");
+}
+
 #[test]
-fn ext2_conforms() {
-    for revision_0 in [false, true] {
-        let failures = check(&Image { revision_0 });
-        assert!(failures.is_empty(), "{failures:#?}");
+fn ext2_conforms_on_soft_updates() {
+    conforms(false, "uhfs > ext2 > cache > disk");
+}
+
+#[test]
+fn revision_0_conforms_on_soft_updates() {
+    conforms(true, "uhfs > ext2 > cache > disk");
+}
+
+#[test]
+fn ext2_conforms_without_an_order() {
+    conforms(false, "uhfs > ext2 > async > cache > disk");
+}
+
+#[test]
+fn ext2_conforms_on_journals() {
+    for what in ["metadata", "ordered", "full"] {
+        let stack = format!("uhfs > ext2 > journal({what}, log=1) > cache > [disk, disk(/log)]");
+        conforms(false, &stack);
     }
 }
