@@ -26,7 +26,7 @@ use vfs::{Errno, FileType, Ino};
 
 pub const BLOCK: u32 = 1024;
 /// Blocks of an image.
-const BLOCKS: u64 = 640;
+pub const BLOCKS: u64 = 640;
 /// Inodes of an image. The first two are not used.
 const INODES: u64 = 40;
 const ROOT: u64 = 2;
@@ -68,10 +68,12 @@ pub enum Fault {
     WrongPatch,
     /// A reused inode number keeps its generation.
     SameGeneration,
+    /// A step counts an inode before it reads the blocks that it needs.
+    CountsBeforeReads,
 }
 
 impl Fault {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::KeepsOnFailure,
         Self::PointsBeforeContents,
         Self::ReusesAtOnce,
@@ -82,6 +84,7 @@ impl Fault {
         Self::ShiftingCookies,
         Self::WrongPatch,
         Self::SameGeneration,
+        Self::CountsBeforeReads,
     ];
 
     /// The check that must find it.
@@ -95,6 +98,7 @@ impl Fault {
             Self::ShiftingCookies => "cookies",
             Self::WrongPatch => "synced steps",
             Self::SameGeneration => "inode numbers",
+            Self::CountsBeforeReads => "attempts",
         }
     }
 }
@@ -136,6 +140,7 @@ impl Kind {
 /// The state in memory.
 struct State {
     free: u64,
+    free_inodes: u64,
     /// The removal of the last pointer to a fragment.
     removed: HashMap<u64, PatchId>,
     /// The removal of a name.
@@ -217,6 +222,7 @@ impl Toy {
             clean,
             state: Mutex::new(State {
                 free: bytes::get(&sup, sup::FREE).into(),
+                free_inodes: 0,
                 removed: HashMap::new(),
                 erased: HashMap::new(),
                 orphans: BTreeSet::new(),
@@ -224,6 +230,7 @@ impl Toy {
                 keeps_reserve: false,
             }),
         };
+        toy.state.lock().free_inodes = toy.counted_inodes()?;
         if !clean {
             toy.state.lock().free = toy.counted()?;
         }
@@ -264,7 +271,25 @@ impl Toy {
 
     // --- inodes -----------------------------------------------------------------
 
+    /// Counts the free inodes on the medium.
+    fn counted_inodes(&self) -> Result<u64> {
+        let mut free = 0;
+        for ino in (ROOT..INODES).map(Ino) {
+            free += u64::from(self.store.read(place(ino))?[0] == 0);
+        }
+        Ok(free)
+    }
+
+    fn count_inode(&self) {
+        let mut state = self.state.lock();
+        state.free_inodes = state.free_inodes.saturating_sub(1);
+    }
+
     fn make(&self, op: &Op, new: &NewInode) -> Result<(Ino, Heads)> {
+        let early = self.has(Fault::CountsBeforeReads);
+        if early {
+            self.count_inode();
+        }
         for ino in (ROOT..INODES).map(Ino) {
             let old = Inode(self.store.read(place(ino))?.to_vec());
             if old.kind().is_some() {
@@ -278,6 +303,9 @@ impl Toy {
             };
             inode.put(field::GENERATION, generation);
             let made = self.set(op, place(ino), 0, &inode.0, &[])?;
+            if !early {
+                self.count_inode();
+            }
             return Ok((ino, Heads::from_slice(&[made])));
         }
         Err(blockfs::FormatError::NoSpace)
@@ -314,6 +342,7 @@ impl Toy {
     fn clear(&self, op: &Op, ino: Ino, befores: &[Before]) -> Result<()> {
         self.load(ino)?;
         self.set(op, place(ino), 0, &[0; BLOCK as usize], befores)?;
+        self.state.lock().free_inodes += 1;
         Ok(())
     }
 }

@@ -40,18 +40,16 @@ impl Format for Toy {
         RESERVE
     }
     fn statfs(&self) -> Result<StatFs> {
-        let mut free = 0;
-        for ino in (ROOT..INODES).map(Ino) {
-            free += u64::from(self.store.read(place(ino))?[0] == 0);
-        }
-        let blocks_free = self.state.lock().free;
+        let state = self.state.lock();
+        let (blocks_free, inodes_free) = (state.free, state.free_inodes);
+        drop(state);
         Ok(StatFs {
             block_bytes: BLOCK,
             blocks: BLOCKS - FIRST_FRAGMENT,
             blocks_free,
             blocks_avail: blocks_free.saturating_sub(RESERVE),
             inodes: INODES - ROOT,
-            inodes_free: free,
+            inodes_free,
             name_max: names::NAME_MAX as u32,
         })
     }
@@ -230,14 +228,17 @@ impl Format for Toy {
         self.mark(sup::DAMAGED, 1)
     }
     fn audit(&self) -> Vec<Finding> {
-        let (kept, counted) = (self.state.lock().free, self.counted());
-        if counted.as_ref().ok() == Some(&kept) {
+        let state = self.state.lock();
+        let kept = (state.free, state.free_inodes);
+        drop(state);
+        let counted = (self.counted(), self.counted_inodes());
+        if matches!(counted, (Ok(free), Ok(inodes)) if (free, inodes) == kept) {
             return Vec::new();
         }
         vec![Finding {
             invariant: "counts".into(),
             severity: Severity::Corrupt,
-            what: format!("{kept} fragments are free in memory, {counted:?} in the bitmap"),
+            what: format!("{kept:?} fragments and inodes are free in memory, not {counted:?}"),
         }]
     }
     fn settle(&self, op: &Op) -> Result<()> {
