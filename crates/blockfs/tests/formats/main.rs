@@ -1,14 +1,18 @@
-//! Formats with other needs than ext2's, in variants of a toy: fragments, blocks that move, both.
+//! Formats with other needs than ext2's, in variants of a toy: fragments, blocks that move, both,
+//! and shadow paging.
 //!
 //! The conformance suite passes on each variant, and finds each planted mistake. Scripts of calls
 //! have the results of the model.
 
 mod calls;
+mod explored;
+mod shadow;
 mod toy;
 
 use blockfs::conformance::{Subject, check};
 use medium::block::MemoryDevice;
 use patch::Store;
+use shadow::Shadowed;
 use std::sync::Arc;
 use toy::{Fault, Kind, Toy};
 
@@ -60,6 +64,12 @@ fn blocks_that_move_conform() {
 #[test]
 fn fragments_that_move_conform() {
     conforms(Kind::BOTH);
+}
+
+#[test]
+fn shadow_paging_conforms() {
+    let failures = check(&Shadowed, SOFT_UPDATES);
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[test]
