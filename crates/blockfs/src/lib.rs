@@ -6,6 +6,22 @@
 //! - [`mount`](mod@mount): from an image and the description of a stack to a file system.
 //! - `engine`, with the feature of that name: what the engines of formats share.
 //! - `conformance`, with the feature of that name: a suite that each format runs in its tests.
+//!
+//! # Example
+//! The stack of a mount determines its promise.
+//!
+//! ```
+//! use blockfs::mount::guarantees;
+//! use patch::stack::Stack;
+//! use vfs::{Atomicity, Durability};
+//!
+//! let stack: Stack = "uhfs > ext2 > journal(ordered, internal) > cache > disk".parse()?;
+//! let promise = guarantees(&stack);
+//! assert_eq!(promise.durable, Durability::AtFsync);
+//! assert_eq!(promise.metadata_atomic, Atomicity::Call);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "conformance")]

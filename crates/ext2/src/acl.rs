@@ -36,7 +36,7 @@ impl Acl {
     /// # Errors
     /// If the version or an entry is unknown, or the owner, the group or all others have no
     /// entry.
-    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
         let (version, rest) = bytes.split_first_chunk().ok_or(Malformed)?;
         if u32::from_le_bytes(*version) != VERSION {
             return Err(Malformed);
@@ -71,7 +71,7 @@ impl Acl {
     }
 
     /// The list that stands for a malformed one. It gives nothing to anyone but the owner.
-    pub fn owner_only() -> Self {
+    pub(crate) fn owner_only() -> Self {
         let entry = |(tag, perm)| Entry {
             tag,
             perm,
@@ -84,7 +84,7 @@ impl Acl {
         )
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
             bytes.extend(entry.tag.to_le_bytes());
@@ -123,7 +123,7 @@ impl Acl {
     /// Permission bits of an inode with the bits `perm`, which give nobody more than this list. A
     /// member of the owning group may be named as a user, and all others as a user or as members of
     /// a group.
-    pub fn bits(&self, perm: u32) -> u32 {
+    pub(crate) fn bits(&self, perm: u32) -> u32 {
         let get = |tag| u32::from(self.find(tag).unwrap_or(0));
         let mask = self.find(MASK).map_or(7, u32::from);
         let (users, groups) = (self.named(USER), self.named(GROUP));
@@ -134,7 +134,7 @@ impl Acl {
 
     /// Changes the list for the bits `new`, where the bits `perm` are stored. Returns the bits to
     /// store. Only set-id bits change if `new` is the result of [`bits`](Self::bits).
-    pub fn chmod(&mut self, perm: u32, new: u32) -> u32 {
+    pub(crate) fn chmod(&mut self, perm: u32, new: u32) -> u32 {
         if (self.bits(perm) ^ new) & 0o777 == 0 {
             return new & !0o777 | perm & 0o777;
         }
@@ -146,7 +146,7 @@ impl Acl {
 
     /// The list of a new inode whose directory has this as the default, and its bits. They allow
     /// what both `perm` and the default allow.
-    pub fn inherit(&self, perm: u32) -> (Self, u32) {
+    pub(crate) fn inherit(&self, perm: u32) -> (Self, u32) {
         let mut own = self.clone();
         let mut bits = perm & !0o777;
         for (tag, shift) in [(USER_OBJ, 6), (self.group_class(), 3), (OTHER, 0)] {
@@ -158,7 +158,7 @@ impl Acl {
     }
 
     /// Whether the bits of a mode express the whole list.
-    pub fn is_minimal(&self) -> bool {
+    pub(crate) fn is_minimal(&self) -> bool {
         self.0
             .iter()
             .all(|entry| matches!(entry.tag, USER_OBJ | GROUP_OBJ | OTHER))

@@ -73,7 +73,7 @@ impl OfPatch for Fresh {
 
 impl State {
     /// Makes the state at mount. New inodes get the generations after `generation`.
-    pub fn new(found: &Super, groups: Vec<Group>, generation: u32) -> Self {
+    pub(crate) fn new(found: &Super, groups: Vec<Group>, generation: u32) -> Self {
         let features = found.revision.get() > 0;
         Self {
             free_blocks: groups.iter().map(|g| u64::from(g.free_blocks)).sum(),
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// Free blocks for the change that is under way.
-    pub fn usable_blocks(&self, layout: &Layout) -> u64 {
+    pub(crate) fn usable_blocks(&self, layout: &Layout) -> u64 {
         let kept = if self.keeps_reserve {
             layout.reserve.blocks
         } else {

@@ -35,7 +35,7 @@ pub(crate) struct Writer<'d, D: ?Sized> {
 const PENDING: usize = 1024;
 
 impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
-    pub fn new(device: &'d D) -> Self {
+    pub(crate) fn new(device: &'d D) -> Self {
         let block = device.geometry().block_bytes as usize;
         let pending = BTreeMap::new();
         Self {
@@ -46,7 +46,7 @@ impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
     }
 
     /// Writes `bytes` from byte `at` on. Other bytes of their blocks do not change.
-    pub fn put(&mut self, mut at: u64, mut bytes: &[u8]) -> Result<(), BlockError> {
+    pub(crate) fn put(&mut self, mut at: u64, mut bytes: &[u8]) -> Result<(), BlockError> {
         while !bytes.is_empty() {
             let (lba, skip) = (at / self.block as u64, (at % self.block as u64) as usize);
             let len = bytes.len().min(self.block - skip);
@@ -96,7 +96,7 @@ impl<'d, D: BlockDevice + ?Sized> Writer<'d, D> {
     }
 
     /// Writes the remaining blocks, and makes everything durable.
-    pub fn finish(&mut self) -> Result<(), BlockError> {
+    pub(crate) fn finish(&mut self) -> Result<(), BlockError> {
         self.write_pending()?;
         self.device.flush(Rule::DurableBeforeReturn)
     }

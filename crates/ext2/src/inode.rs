@@ -37,12 +37,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub fn kind(&self) -> Option<FileType> {
+    pub(crate) fn kind(&self) -> Option<FileType> {
         FileType::from_mode(self.inode.mode.get().into())
     }
 
     /// The size in bytes. Only regular files have a high half.
-    pub fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         let low = u64::from(self.inode.size_low.get());
         match self.kind() {
             Some(FileType::Regular) => u64::from(self.inode.size_high.get()) << 32 | low,
@@ -51,7 +51,7 @@ impl Node {
     }
 
     /// Whether it has block pointers, rather than a target or a device number.
-    pub fn has_blocks(&self, block_bytes: u32) -> bool {
+    pub(crate) fn has_blocks(&self, block_bytes: u32) -> bool {
         match self.kind() {
             Some(FileType::Regular | FileType::Directory) => true,
             Some(FileType::Symlink) => !self.is_inline(block_bytes),
@@ -60,7 +60,7 @@ impl Node {
     }
 
     /// Whether a symbolic link has its target in the inode.
-    pub fn is_inline(&self, block_bytes: u32) -> bool {
+    pub(crate) fn is_inline(&self, block_bytes: u32) -> bool {
         let own = match self.inode.file_acl.get() {
             0 => 0,
             _ => block_bytes / 512,

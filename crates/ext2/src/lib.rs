@@ -14,6 +14,7 @@
 //! assert!(check(&device).findings.is_empty());
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod acl;

@@ -31,7 +31,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// Adds a name. Returns false if there are too many.
-    pub fn add(&mut self, name: &[u8], block: u64) -> bool {
+    pub(crate) fn add(&mut self, name: &[u8], block: u64) -> bool {
         let Ok(block) = u32::try_from(block) else {
             return false;
         };
@@ -41,7 +41,7 @@ impl Names {
         self.entries.len() <= MOST_NAMES
     }
 
-    pub fn remove(&mut self, name: &[u8], block: u64) {
+    pub(crate) fn remove(&mut self, name: &[u8], block: u64) {
         let hash = self.hashes.hash_one(name);
         let is_it = |e: &Entry| e.hash == hash && u64::from(e.block) == block;
         if let Ok(entry) = self.entries.find_entry(hash, is_it) {
@@ -49,18 +49,18 @@ impl Names {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// All blocks that may hold a name.
-    pub fn blocks_of(&self, name: &[u8]) -> Vec<u64> {
+    pub(crate) fn blocks_of(&self, name: &[u8]) -> Vec<u64> {
         let hash = self.hashes.hash_one(name);
         let same = self.entries.iter_hash(hash).filter(|e| e.hash == hash);
         same.map(|e| e.block.into()).collect()
     }
 
-    pub fn set_room(&mut self, block: u64, room: usize) {
+    pub(crate) fn set_room(&mut self, block: u64, room: usize) {
         let block = block as usize;
         if self.room.len() <= block {
             self.room.resize(block + 1, 0);
@@ -69,7 +69,7 @@ impl Names {
     }
 
     /// The first block with room for an entry.
-    pub fn block_for(&self, bytes: usize) -> Option<u64> {
+    pub(crate) fn block_for(&self, bytes: usize) -> Option<u64> {
         let found = self.room.iter().position(|room| *room >= bytes)?;
         Some(found as u64)
     }
@@ -90,18 +90,18 @@ impl Default for AllNames {
 
 impl AllNames {
     /// The index of a directory. The outer `None` stands for an unknown one.
-    pub fn get(&mut self, dir: u32) -> Option<Option<&mut Names>> {
+    pub(crate) fn get(&mut self, dir: u32) -> Option<Option<&mut Names>> {
         self.known.get_mut(&dir).map(Option::as_mut)
     }
 
-    pub fn put(&mut self, dir: u32, names: Option<Names>) {
+    pub(crate) fn put(&mut self, dir: u32, names: Option<Names>) {
         self.known.put(dir, names);
         self.limit();
     }
 
     /// Forgets the least recently used directories if there are too many names. Few directories are
     /// large enough to be indexed.
-    pub fn limit(&mut self) {
+    pub(crate) fn limit(&mut self) {
         let size = |names: &Option<Names>| 1 + names.as_ref().map_or(0, Names::len);
         let mut all: usize = self.known.iter().map(|(_, names)| size(names)).sum();
         while all > MOST_NAMES + 1
@@ -111,7 +111,7 @@ impl AllNames {
         }
     }
 
-    pub fn forget(&mut self, dir: u32) {
+    pub(crate) fn forget(&mut self, dir: u32) {
         self.known.pop(&dir);
     }
 }

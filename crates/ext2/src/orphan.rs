@@ -44,7 +44,7 @@ impl Default for Orphans {
 }
 
 impl Orphans {
-    pub fn contains(&self, ino: u32) -> bool {
+    pub(crate) fn contains(&self, ino: u32) -> bool {
         self.unlisted.contains(&ino) || self.known.contains_key(&ino)
     }
 

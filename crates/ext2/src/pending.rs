@@ -36,7 +36,7 @@ impl<K, V> Default for Pending<K, V> {
 }
 
 impl<K: Hash + Eq, V: OfPatch> Pending<K, V> {
-    pub fn insert(&mut self, store: &dyn Store, key: K, value: V) {
+    pub(crate) fn insert(&mut self, store: &dyn Store, key: K, value: V) {
         if self.known.len() >= self.limit {
             self.known.retain(|_, v| store.is_pending(v.patch()));
             self.limit = (self.known.len() * 2).max(MIN_LIMIT);
@@ -44,12 +44,12 @@ impl<K: Hash + Eq, V: OfPatch> Pending<K, V> {
         self.known.insert(key, value);
     }
 
-    pub fn get(&self, store: &dyn Store, key: &K) -> Option<&V> {
+    pub(crate) fn get(&self, store: &dyn Store, key: &K) -> Option<&V> {
         let found = self.known.get(key)?;
         store.is_pending(found.patch()).then_some(found)
     }
 
-    pub fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         self.known.remove(key)
     }
 }

@@ -19,7 +19,13 @@ pub(crate) struct Resting {
 
 impl Resting {
     /// Adds a block. Its group has `bits` blocks. `rests` returns whether a block must still rest.
-    pub fn add(&mut self, group: u32, bit: u32, bits: u32, rests: impl Fn(u32, u32) -> bool) {
+    pub(crate) fn add(
+        &mut self,
+        group: u32,
+        bit: u32,
+        bits: u32,
+        rests: impl Fn(u32, u32) -> bool,
+    ) {
         if self.count >= self.limit {
             self.sweep(rests);
             self.limit = (self.count * 2).max(MIN_LIMIT);
@@ -32,12 +38,12 @@ impl Resting {
     }
 
     /// An upper bound of the number of resting blocks.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count as u64
     }
 
     /// Removes a block, if it rests.
-    pub fn remove(&mut self, group: u32, bit: u32) {
+    pub(crate) fn remove(&mut self, group: u32, bit: u32) {
         if let Some(map) = self.groups.get_mut(&group) {
             let (byte, mask) = (&mut map[bit as usize / 8], 1 << (bit % 8));
             self.count -= usize::from(*byte & mask != 0);
@@ -46,7 +52,7 @@ impl Resting {
     }
 
     /// A group's bitmap with all resting blocks marked as used.
-    pub fn hidden<'a>(&self, group: u32, map: &'a [u8]) -> Cow<'a, [u8]> {
+    pub(crate) fn hidden<'a>(&self, group: u32, map: &'a [u8]) -> Cow<'a, [u8]> {
         let Some(resting) = self.groups.get(&group) else {
             return Cow::Borrowed(map);
         };

@@ -385,33 +385,33 @@ impl Layout {
     }
 
     /// The first block of a group.
-    pub fn group_start(&self, group: u32) -> u32 {
+    pub(crate) fn group_start(&self, group: u32) -> u32 {
         self.first_block + group * self.blocks_per_group
     }
 
     /// The number of a group's blocks. The last group may have fewer.
-    pub fn blocks_in(&self, group: u32) -> u32 {
+    pub(crate) fn blocks_in(&self, group: u32) -> u32 {
         self.blocks_per_group
             .min(self.blocks - self.group_start(group))
     }
 
     /// The group of a block.
-    pub fn group_of(&self, block: u32) -> u32 {
+    pub(crate) fn group_of(&self, block: u32) -> u32 {
         (block - self.first_block) / self.blocks_per_group
     }
 
     /// The group of an inode.
-    pub fn group_of_inode(&self, ino: u32) -> u32 {
+    pub(crate) fn group_of_inode(&self, ino: u32) -> u32 {
         (ino - 1) / self.inodes_per_group
     }
 
     /// Blocks of a group's inode table.
-    pub fn table_blocks(&self) -> u32 {
+    pub(crate) fn table_blocks(&self) -> u32 {
         (self.inodes_per_group * self.inode_bytes).div_ceil(self.block_bytes)
     }
 
     /// The place of a group's descriptor.
-    pub fn descriptor(&self, group: u32) -> (Lba, u32) {
+    pub(crate) fn descriptor(&self, group: u32) -> (Lba, u32) {
         let per_block = self.block_bytes / size_of::<GroupDescriptor>() as u32;
         let lba = self.first_block + 1 + group / per_block;
         let at = group % per_block * size_of::<GroupDescriptor>() as u32;
@@ -419,7 +419,7 @@ impl Layout {
     }
 
     /// Whether a group begins with a superblock and descriptors.
-    pub fn has_super(&self, group: u32) -> bool {
+    pub(crate) fn has_super(&self, group: u32) -> bool {
         let power = |base: u32| {
             let mut at = base;
             while at < group {

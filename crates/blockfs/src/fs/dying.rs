@@ -24,18 +24,18 @@ struct Inodes {
 
 impl Dying {
     /// Adds an inode until the result is dropped. `None` if it is there already.
-    pub fn enter(&self, ino: Ino) -> Option<Death<'_>> {
+    pub(super) fn enter(&self, ino: Ino) -> Option<Death<'_>> {
         let is_new = self.inodes.lock().now.insert(ino);
         is_new.then_some(Death { all: self, ino })
     }
 
     /// Number of inodes freed so far, for [`wait`](Self::wait).
-    pub fn ended(&self) -> u64 {
+    pub(super) fn ended(&self) -> u64 {
         self.inodes.lock().ended
     }
 
     /// Waits until more than `ended` inodes have been freed. Returns false if none is being freed.
-    pub fn wait(&self, ended: u64) -> bool {
+    pub(super) fn wait(&self, ended: u64) -> bool {
         let mut inodes = self.inodes.lock();
         while inodes.ended == ended {
             if inodes.now.is_empty() {

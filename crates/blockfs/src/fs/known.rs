@@ -47,7 +47,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Drops patches that are durable.
-    pub fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
+    pub(super) fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
         let lists = [
             &mut self.recent,
             &mut self.times,
@@ -61,7 +61,7 @@ impl Known {
     }
 
     /// Whether this state can be forgotten.
-    pub fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let lists = [&self.recent, &self.times, &self.left];
         let listed = lists.iter().any(|list| !list.patches().is_empty());
         !listed && self.foundation.is_empty() && self.home.is_none()

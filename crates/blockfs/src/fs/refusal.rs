@@ -24,11 +24,11 @@ impl From<FormatError> for Refusal {
 
 impl Refusal {
     /// Whether the image is damaged.
-    pub fn is_damage(&self) -> bool {
+    pub(super) fn is_damage(&self) -> bool {
         matches!(self, Self::Format(FormatError::Corrupt(_)))
     }
 
-    pub fn errno(self) -> Errno {
+    pub(super) fn errno(self) -> Errno {
         match self {
             Self::Errno(errno) => errno,
             Self::Format(error) => report(&error),

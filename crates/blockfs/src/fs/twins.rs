@@ -40,7 +40,7 @@ type Parents = HashMap<Ino, BTreeSet<Ino>>;
 
 impl Twins {
     /// `was_clean`: the image was unmounted cleanly before this mount.
-    pub fn new(was_clean: bool) -> Self {
+    pub(super) fn new(was_clean: bool) -> Self {
         let state = if was_clean {
             State::None
         } else {
@@ -53,7 +53,7 @@ impl Twins {
     }
 
     /// Notes that a name of a directory was made in the directory `to`.
-    pub fn moved(&self, ino: Ino, to: Ino) {
+    pub(super) fn moved(&self, ino: Ino, to: Ino) {
         match &mut *self.state.lock() {
             State::None | State::Unread => {}
             State::Reading(moved) => moved.push((ino, to)),
@@ -66,7 +66,7 @@ impl Twins {
     }
 
     /// Notes a rename that failed halfway. Its directory may have two names.
-    pub fn doubt(&self) {
+    pub(super) fn doubt(&self) {
         *self.state.lock() = State::Unread;
     }
 

@@ -16,7 +16,7 @@ pub(super) struct Unstored {
 
 impl Unstored {
     /// Adds a patch.
-    pub fn push(&mut self, patch: PatchId, is_pending: impl Fn(PatchId) -> bool) {
+    pub(super) fn push(&mut self, patch: PatchId, is_pending: impl Fn(PatchId) -> bool) {
         if patch == PatchId::DURABLE || self.patches.last() == Some(&patch) {
             return;
         }
@@ -27,7 +27,7 @@ impl Unstored {
     }
 
     /// Drops patches that are durable.
-    pub fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
+    pub(super) fn prune(&mut self, is_pending: impl Fn(PatchId) -> bool) {
         self.patches.sort_unstable();
         self.patches.dedup();
         self.patches.retain(|patch| is_pending(*patch));
@@ -35,12 +35,12 @@ impl Unstored {
     }
 
     /// The patches that may not be durable.
-    pub fn patches(&self) -> &[PatchId] {
+    pub(super) fn patches(&self) -> &[PatchId] {
         &self.patches
     }
 
     /// Drops all.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub fn new(ino: u32, directory: bool) -> Self {
+    pub(super) fn new(ino: u32, directory: bool) -> Self {
         Self {
             ino,
             count: 0,

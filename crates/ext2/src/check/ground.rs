@@ -38,7 +38,7 @@ pub(super) struct Ground {
 
 impl Ground {
     /// Reads and checks superblock and descriptors. `None` if the rest cannot be checked with them.
-    pub fn find<D: BlockDevice + ?Sized>(device: &D, report: &mut Report) -> Option<Self> {
+    pub(super) fn find<D: BlockDevice + ?Sized>(device: &D, report: &mut Report) -> Option<Self> {
         let sup = match superblock(device) {
             Ok(sup) => sup,
             Err(Error::Device(error)) => {
@@ -184,16 +184,16 @@ impl Ground {
         Ok(self)
     }
 
-    pub fn start(&self, group: u32) -> u32 {
+    pub(super) fn start(&self, group: u32) -> u32 {
         self.first + group * self.per_group
     }
 
-    pub fn blocks_in(&self, group: u32) -> u32 {
+    pub(super) fn blocks_in(&self, group: u32) -> u32 {
         self.per_group.min(self.blocks - self.start(group))
     }
 
     /// Whether a group has a superblock, or a copy of it.
-    pub fn has_super(&self, group: u32) -> bool {
+    pub(super) fn has_super(&self, group: u32) -> bool {
         let power_of = |base: u32| {
             let logs = group.max(1).ilog(base);
             base.pow(logs) == group
@@ -218,7 +218,7 @@ impl Ground {
     }
 
     /// Whether a block, which is in range, holds the file system's own tables.
-    pub fn is_metadata(&self, block: u32) -> bool {
+    pub(super) fn is_metadata(&self, block: u32) -> bool {
         let group = (block - self.first) / self.per_group;
         let d = &self.groups[group as usize];
         block - self.start(group) < self.head(group)
