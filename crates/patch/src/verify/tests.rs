@@ -1,7 +1,7 @@
 //! Random work causes no violation. A break of each rule is reported by its name.
 
 use super::*;
-use crate::journal::{self, Place};
+use crate::journal::{self, JournalOptions, Place};
 use crate::seeded::{self, Bug};
 use crate::stack::Stack;
 use crate::{Async, CacheOptions, Rule, Volume};
@@ -174,7 +174,9 @@ fn a_log_on_its_own_device_is_checked() {
     let (home, log) = (device(), device());
     let place = Place::new([(Lba(0), 64)]);
     journal::format(&*log, &place, [7; 16]).unwrap();
-    let built = stack.assemble(vec![home, log], Some((1, place))).unwrap();
+    let seconds = JournalOptions::default().seconds;
+    let built = stack.assemble(vec![home, log], Some((1, place)), seconds);
+    let built = built.unwrap();
     put(&built.store, 1, SMALL, &[]);
     built.store.sync_all().unwrap();
     put(&built.store, 1, Change::Bytes { at: 9, bytes: &[1] }, &[]);
