@@ -2,7 +2,7 @@
 
 use super::{Subject, Suite, Wrong};
 use medium::block::{BlockDevice, Geometry, Lba, MemoryDevice};
-use patch::journal::{self, JournalError, Place};
+use patch::journal::{self, JournalError, JournalOptions, Place};
 use patch::stack::{Assembled, BuildError, Device, Stack};
 use std::sync::Arc;
 
@@ -52,7 +52,8 @@ impl Disks {
             devices.push(log.clone());
             (1, whole())
         });
-        Ok(stack.assemble(devices, log)?)
+        let seconds = JournalOptions::default().seconds;
+        Ok(stack.assemble(devices, log, seconds)?)
     }
 
     /// Copies the devices, as after a crash, and replays the log.
