@@ -4,6 +4,7 @@ use super::shadow::{ALL_BLOCKS, Fault, Shadow, image};
 use super::toy::{self, BLOCK, Kind, Toy};
 use blockfs::{BlockFs, BlockFsOptions};
 use crash::{FailureReport, Options, block};
+use medium::Rule;
 use medium::block::{BlockDevice, Buffer, Lba, Write};
 use patch::{Cache, CacheOptions};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl System<dyn BlockDevice> for Shadowed {
             tag: n,
             lba: Lba(n),
             data: Arc::new(Buffer::from_slice(bytes)),
-            durable: true,
+            durable: Some(Rule::DurableBeforeReturn),
         };
         let writes: Vec<Write> = (0..).zip(bytes.chunks(BLOCK as usize)).map(write).collect();
         let mut left = writes.len();
