@@ -1,7 +1,7 @@
 //! Operations on inodes: attributes and extended attributes.
 //!
 //! Each commits once: after a crash all or none of the attributes of a call are set. Times are
-//! apart, in the modes that store them on their own.
+//! an exception in the modes that store them on their own.
 //!
 //! Extended attributes lie in one block, which each change replaces:
 //!

@@ -44,8 +44,8 @@ type Result<T> = std::result::Result<T, DumpError>;
 /// Shows a part of an image.
 ///
 /// # Errors
-/// [`DumpError::Image`] if there is no BPFS, or not the inode asked for;
-/// [`DumpError::Output`] if `out` fails.
+/// [`DumpError::Image`] if there is no BPFS, or no such inode; [`DumpError::Output`] if `out`
+/// fails.
 pub fn dump<P: Pmem + ?Sized>(pm: &P, what: &Dump, out: &mut dyn Write) -> Result<()> {
     let info = probe(pm)?;
     let ground = ground(pm, &mut Report::default()).ok_or(Error::NotBpfs)?;

@@ -166,7 +166,8 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// The change time: the later of the two stored times, unless the inode says otherwise.
+    /// The change time: the later of the two stored times, or the stored change time if
+    /// [`CTIME_ALONE`] is set.
     pub(crate) fn change_time(&self) -> Timestamp {
         let (mtime, ctime) = (self.mtime.get(), self.ctime.get());
         let alone = ctime & CTIME_ALONE != 0;

@@ -39,9 +39,9 @@ pub struct Bpfs<P: Pmem> {
     pub(crate) info: SuperInfo,
 }
 
-/// An inode's lock, held to change it.
+/// The lock of an inode, held to change it.
 pub(crate) type WriteLock<'f> = RwLockWriteGuard<'f, Option<Box<DirIndex>>>;
-/// An inode's lock, held to look at it.
+/// The lock of an inode, held to read it.
 pub(crate) type ReadLock<'f> = RwLockReadGuard<'f, Option<Box<DirIndex>>>;
 
 /// An inode, as an operation has read it.
@@ -150,7 +150,7 @@ impl<P: Pmem> Bpfs<P> {
         Ok((held, self.find(ino, node)?))
     }
 
-    /// Locks a live inode to look at it, and reads it.
+    /// Locks a live inode against changes, and reads it.
     #[inline]
     pub(crate) fn peek(&self, ino: Ino) -> Res<(ReadLock<'_>, Found<'_>)> {
         let node = self.node(ino)?;

@@ -36,7 +36,7 @@ pub(crate) fn workers(numbers: u64) -> u64 {
     }
 }
 
-/// Fills the maps of `fs`, which are empty but for super blocks and log.
+/// Fills the maps of `fs`, which are empty except for super blocks and log.
 pub(crate) fn run<P: Pmem>(fs: &Bpfs<P>, workers: u64) -> Res<()> {
     let mut names = Names {
         fs,

@@ -4,7 +4,7 @@
 medium::seeded_bugs! {
     process-wide;
 
-    /// An append sets the new size first and sets it back, then goes on.
+    /// An append first sets the new size and the old one again, then continues.
     SizeSetEarly,
     /// A write damages the first byte of each data block and mends it.
     FirstByte,

@@ -138,22 +138,22 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.root_size = Some(size);
     }
 
-    /// As [`Staged::use_reserve`].
+    /// Lets this operation take reserved blocks; see [`Staged::use_reserve`].
     pub(crate) fn use_reserve(&mut self) {
         self.staged.use_reserve();
     }
 
-    /// As [`Staged::take`].
+    /// Takes a block, which is given back without a commit; see [`Staged::take`].
     pub(crate) fn take(&mut self) -> Res<BlockNo> {
         self.staged.take()
     }
 
-    /// As [`Staged::free`].
+    /// Frees a block at the commit; see [`Staged::free`].
     pub(crate) fn free(&mut self, block: BlockNo) {
         self.staged.free(block);
     }
 
-    /// As [`Staged::drop_tree`].
+    /// Frees a subtree at the commit; see [`Staged::drop_tree`].
     pub(crate) fn drop_tree(&mut self, tree: Ino, dropped: Dropped) -> Res<()> {
         self.staged.drop_tree(tree, dropped)
     }

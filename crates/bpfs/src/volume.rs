@@ -219,8 +219,8 @@ impl<P: Pmem> Volume<P> {
         Inode::read_from_bytes(&bytes).map_err(|_| Errno::IO.into())
     }
 
-    /// Calls `each` for every block of a tree that is in use, inner blocks before what
-    /// they point to; `each` returns false to not go deeper.
+    /// Calls `each` for every block of a tree that is in use, inner blocks before their
+    /// children. `each` returns false to skip the children.
     pub(crate) fn walk(
         &self,
         tree: &Tree,

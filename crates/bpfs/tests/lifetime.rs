@@ -2,9 +2,11 @@
 //!
 //! [`Life`] is the engine's own (`src/life.rs`), compiled here over atomics of the model
 //! checker. A model replaces its callers in `fs.rs` and `names.rs`, whose `parking_lot` locks
-//! cannot be scheduled: the lock of the inode, the map of numbers in use, and the calls that
-//! end a life. The property: a number is freed exactly once in each of its lives, after its
-//! last name and its last reference.
+//! cannot be scheduled. It has the lock of the inode, the map of numbers in use, and the calls
+//! that end a life.
+//!
+//! The property: a number is freed exactly once in each of its lives, after its last name and
+//! its last reference.
 
 #[path = "../src/life.rs"]
 mod life;

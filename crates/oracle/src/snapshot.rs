@@ -98,8 +98,8 @@ impl Snapshot {
     /// Takes a snapshot of at most 4 million paths and 4 GiB.
     ///
     /// # Errors
-    /// A call failed, results contradict each other (a directory reached twice, a listed name
-    /// that cannot be looked up, a short read), or there is too much.
+    /// A call failed, results contradict each other, or there is too much. Contradictions are a
+    /// directory reached twice, a listed name that cannot be looked up, or a short read.
     pub fn take(fs: &dyn FileSystem) -> Result<Self, SnapshotError> {
         take::take(fs, &take::Limits::default())
     }

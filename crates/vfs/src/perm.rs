@@ -94,8 +94,8 @@ pub fn may_mknod(cx: &Ctx, kind: FileType) -> Result<()> {
 /// Whether the name of `victim` may be removed from `dir`, or replaced in it.
 ///
 /// # Errors
-/// `EACCES` without write and search permission on `dir`; `EPERM` if `dir` is sticky and
-/// the caller owns neither, or if flags of one of them forbid it.
+/// `EACCES` without write and search permission on `dir`. `EPERM` if `dir` is sticky and the
+/// caller owns neither, or if flags of one of them forbid it.
 pub fn may_delete(cx: &Ctx, dir: &Attr, victim: &Attr) -> Result<()> {
     access(cx, dir, Access::WRITE | Access::EXEC)?;
     if dir.flags.contains(FileFlags::APPEND) || victim.flags.intersects(FileFlags::FIXED) {

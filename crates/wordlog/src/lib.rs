@@ -8,19 +8,19 @@
 //!   after it.
 //! - **L3** One thread appends while another reads and truncates, and neither waits for the
 //!   other. An append to a full log fails.
-//! - **L4** A flipped bit in the first line or in a flushed record is reported as damage, or
-//!   has no effect on the records that are found.
+//! - **L4** A flipped bit in the first line or in a flushed record is reported as damage.
+//!   Otherwise it has no effect on the records that are found.
 //!
 //! # Two kinds
 //!
 //! A [`Kind::Base`] log fences the records, then stores where they end, and fences that. A
-//! [`Kind::TornBit`] log needs one fence: the top bit of each word denotes the pass over the
+//! [`Kind::TornBit`] log needs one fence. The top bit of each word denotes the pass over the
 //! ring in which it was stored, so that a missing word is detected.
 //!
-//! If exactly one word of a record seems to be missing, the checksum decides: the torn bit of
-//! a present word may have flipped, or the word before may have had the same value. A record
-//! that lacks one word passes by chance in one of 2^32 cases. With two missing words, no
-//! checksum is needed.
+//! If exactly one word of a record seems to be missing, the checksum decides. The torn bit of a
+//! present word may have flipped, or the old word may have had the same value. A record that
+//! lacks one word passes by chance in one of 2^32 cases. With two missing words, no checksum is
+//! needed.
 //!
 //! The bytes are in `format.md`. A log is a first line and then the ring. The first line
 //! holds the start of the oldest record (the *head*) and, in a base log, the end of the last

@@ -155,7 +155,7 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
     }
 
     /// Stores new roots over the same contents on their own, before the commit, if at most one
-    /// word of the inode file changes: the inodes then stay where they are. Otherwise the roots
+    /// word of the inode file changes. The inodes then stay where they are. Otherwise the roots
     /// become edits of the inode file.
     fn stage_roots(&mut self, roots: Roots, inodes: &mut Edits<'a>) -> Res<()> {
         let stay = match inodes.as_slice() {
@@ -334,8 +334,8 @@ impl<'v, 'a, P: Pmem> Tx<'v, 'a, P> {
         self.stores().barrier(Rule::NullifyBeforeReuse)
     }
 
-    /// In mode `log`: takes the edits that a log record covers out of `edits`, if that is
-    /// cheaper than copies. Returns the stores of the record; empty for none.
+    /// In mode `log`: removes the edits that a log record covers from `edits`, if that is
+    /// cheaper than copies. Returns the stores of the record, none if no record is used.
     fn take_for_log(&mut self, edits: &mut Edits<'a>) -> Res<Records> {
         if !self.vol.rules.log || edits.is_empty() || self.root_size.is_some() {
             return Ok(Records::new());

@@ -346,7 +346,7 @@ fn an_image_may_have_any_number_of_whole_blocks_from_1_mib() {
         assert_eq!(info.blocks, blocks);
         assert_eq!(fs.statfs().unwrap().blocks, blocks);
         let f = file(&fs, "f");
-        // All of it can be used.
+        // All blocks can be used.
         let mut written = 0;
         while fs.write(&root(), f, written, &[1; BLOCK as usize]).is_ok() {
             written += BLOCK;

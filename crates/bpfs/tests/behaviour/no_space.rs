@@ -181,8 +181,8 @@ fn every_operation_fails_cleanly_with_full_directories_and_inodes() {
     );
 }
 
-/// A failed call that sets a time changes none: not even the change time, which no longer
-/// follows the modification time once a caller has chosen one.
+/// A failed call that sets a time changes none. In particular it keeps the change time, which
+/// no longer follows the modification time once a caller has chosen one.
 #[test]
 fn a_failed_setattr_changes_no_times() {
     let full = Full::new(generate::setup());

@@ -383,8 +383,8 @@ fn own_files(fs: &Fs, dir: Ino, thread: u64) {
     }
 }
 
-/// Removes the last name and the last reference of a file at the same time, while other threads
-/// make files that get its number and its blocks.
+/// Removes the last name and the last reference of a file at the same time. Other threads make
+/// files that get its number and its blocks.
 #[test]
 fn the_last_name_and_the_last_reference_may_be_removed_at_once() {
     let fs = mounted(Mode::Other, 4 * MIB);

@@ -49,8 +49,8 @@ pub fn options() -> MountOptions {
     }
 }
 
-/// Makes the image: files of heights 0, 1, 2 and 5, holes, directories of one and of two
-/// blocks, hard links, every special file, attributes, links of both kinds, and a
+/// Makes the image: files of heights 0, 1, 2 and 5, holes, and directories of one and of two
+/// blocks. It also has hard links, every special file, attributes, links of both kinds, and a
 /// committed record in the redo log.
 pub fn populated(mode: Mode) -> Image {
     let pm = MemoryPmem::new(LEN);

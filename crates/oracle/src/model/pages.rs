@@ -1,7 +1,7 @@
 //! The contents of a sparse file: 4 KiB blocks by number; a missing block is a hole.
 //!
-//! Invariant, which the callers keep, since they have the size: no block lies wholly beyond the
-//! end of the file, and the bytes of the last block beyond the end are zero.
+//! Invariant: no block lies wholly beyond the end of the file, and the bytes of the last block
+//! beyond the end are zero. The callers keep it, since they have the size.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -130,8 +130,8 @@ impl Pages {
     }
 }
 
-/// Cuts `len` bytes at `off` into pieces of one block: its number, where the piece
-/// starts in it, and the piece's range in the caller's buffer.
+/// Cuts `len` bytes at `off` into pieces of one block. Each piece has the number of its block,
+/// its start in the block, and its range in the buffer of the caller.
 fn pieces(off: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -127,8 +127,8 @@ pub fn run(fs: &dyn FileSystem, state: &mut State, script: &Script) -> Vec<Resul
 /// Runs one operation. All references but those of handles are given back.
 ///
 /// # Errors
-/// Those of the calls; `EBADF` for a handle that is not open, `EBUSY` for one that is
-/// to be opened again, `EINVAL` for a path that names nothing.
+/// The errors of the calls. Also `EBADF` for a handle that is not open, `EBUSY` for one that is
+/// open already, and `EINVAL` for a path that names nothing.
 pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
     let paths = Paths { fs, state };
     let cx = &state.cx;
