@@ -43,7 +43,7 @@
 //!     waiting: Queue<u64>,
 //! }
 //!
-//! Memory that is not persistent is enough here.
+//! // Memory that is not persistent is enough here.
 //! let pm = Arc::new(MemoryPmem::new(4 << 20));
 //! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
 //! layout.format(&pm)?;
@@ -54,7 +54,7 @@
 //!     Ok(Office { names: HashMap::new(), waiting: Queue::new() })
 //! })?;
 //! let (names, waiting) = (office.at(Office::NAMES), office.at(Office::WAITING));
-//! Both, or neither.
+//! // Both, or neither.
 //! session.run(|tx| {
 //!     names.insert(tx, &7, b"Arachne")?;
 //!     waiting.push(tx, &7)?;
