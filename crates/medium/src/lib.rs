@@ -20,6 +20,31 @@
 //! File systems reach the bytes through the trait only; no code holds a `&mut [u8]` over live
 //! memory.
 //!
+//! # Example
+//!
+//! ```
+//! use medium::{MapOptions, MappedPmem, Pmem, Reserve, Rule, create_file};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("region");
+//! create_file(&path, 1 << 20, Reserve::Sparse)?;
+//! let pm = MappedPmem::open(&path, &MapOptions::default())?;
+//! // The record is durable before the word that points to it.
+//! pm.store(4096, b"a record");
+//! pm.flush(4096, 8);
+//! pm.fence(Rule::InitialiseBeforePoint)?;
+//! pm.store_word(0, 4096);
+//! pm.flush(0, 8);
+//! pm.fence(Rule::DurableBeforeReturn)?;
+//! drop(pm);
+//!
+//! let pm = MappedPmem::open(&path, &MapOptions::default())?;
+//! let mut record = [0; 8];
+//! pm.read(pm.load(0)?, &mut record)?;
+//! assert_eq!(&record, b"a record");
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Back ends
 //!
 //! | type | what it is |

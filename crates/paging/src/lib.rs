@@ -4,6 +4,34 @@
 //! of a [`Pool`]. A pool is a file of a fixed size on persistent memory. A page that is touched
 //! is copied to a frame, and mapped at its address. Other pages are evicted to free frames.
 //!
+//! # Example
+//!
+//! ```
+//! use medium::{Arena, MapOptions, Pmem, Reserve, Rule};
+//! use paging::Pool;
+//! use std::sync::Arc;
+//!
+//! let dir = tempfile::tempdir()?;
+//! let (pool, region) = (dir.path().join("pool"), dir.path().join("region"));
+//! let map = MapOptions::default();
+//! Pool::create(&pool, 2 << 20, None, &map)?;
+//! medium::create_file(&region, 16 << 20, Reserve::Sparse)?;
+//!
+//! // A region of 16 MiB, with a pool of 2 MiB.
+//! let pool = Arc::new(Pool::open(&pool, &map)?);
+//! let arena = Arena::reserve(None, 1 << 30)?;
+//! arena.map_paged(0, &region, (&pool, 0), &map)?;
+//! for page in 0..256 {
+//!     let at = page * pool.page_bytes();
+//!     arena.store_word(at, page);
+//!     arena.flush(at, 8);
+//! }
+//! arena.fence(Rule::DurableBeforeReturn)?;
+//! assert_eq!(arena.load(7 * pool.page_bytes())?, 7);
+//! assert!(pool.counts().written > 200);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Guarantees
 //!
 //! 1. A page has the contents of its last stores, in a frame or in the file.

@@ -7,7 +7,31 @@
 //!
 //! `#[persist(name = "...")]` is the type's name in layouts, in place of its own. A type can
 //! thus be renamed without making roots that contain it unusable.
+//!
+//! ```
+//! use persist::{Layouts, Persist, Ptr};
+//!
+//! #[derive(Persist)]
+//! struct Mail {
+//!     number: u64,
+//!     state: State,
+//!     is_urgent: bool,
+//! }
+//!
+//! #[derive(Persist)]
+//! enum State {
+//!     Queued,
+//!     Sent,
+//! }
+//!
+//! assert_eq!((Mail::SIZE, Mail::ALIGN), (16, 8));
+//! let mail = Ptr::<Mail>::new(4096).expect("a multiple of 8");
+//! assert_eq!(mail.at(Mail::STATE).off(), 4104);
+//! let text = "Mail { 0 number: u64 8 state: State { Queued | Sent } 12 is_urgent: bool 16 }";
+//! assert_eq!(Layouts::of::<Mail>().text().trim_end(), text);
+//! ```
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
