@@ -5,13 +5,13 @@ use crate::Persist;
 
 /// The seed of a map's hashes.
 #[derive(Debug, Clone, Copy, Persist)]
-pub struct Seed {
+pub(crate) struct Seed {
     low: u64,
     high: u64,
 }
 
 impl Seed {
-    pub fn new(seed: u128) -> Self {
+    pub(crate) fn new(seed: u128) -> Self {
         Self {
             low: seed as u64,
             high: (seed >> 64) as u64,
@@ -19,7 +19,7 @@ impl Seed {
     }
 
     /// The hash of `bytes`.
-    pub fn hash(self, bytes: &[u8]) -> u64 {
+    pub(crate) fn hash(self, bytes: &[u8]) -> u64 {
         let mut state = State([
             self.low ^ 0x736f_6d65_7073_6575,
             self.high ^ 0x646f_7261_6e64_6f6d,

@@ -80,14 +80,14 @@ mod tests {
 
     mod one {
         #[derive(crate::Persist)]
-        pub struct Same {
+        pub(super) struct Same {
             pub number: u64,
         }
     }
 
     mod other {
         #[derive(crate::Persist)]
-        pub struct Same {
+        pub(super) struct Same {
             pub flag: bool,
         }
     }
@@ -95,7 +95,7 @@ mod tests {
     mod renamed {
         #[derive(crate::Persist)]
         #[persist(name = "Same")]
-        pub struct Other {
+        pub(super) struct Other {
             pub number: u64,
         }
     }

@@ -16,6 +16,7 @@
 //!
 //! The bytes are in `format.md`.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod hash;
 mod layout;

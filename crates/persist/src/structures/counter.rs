@@ -10,7 +10,7 @@ use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 #[derive(Debug, Persist)]
-pub struct Counter {
+pub(super) struct Counter {
     /// The part of the count that is in no stripe.
     base: u64,
     stripes: Option<Ptr<Stripe>>,
@@ -26,7 +26,7 @@ struct Stripe {
 const STRIPES: u64 = 8;
 
 impl Counter {
-    pub const ZERO: Self = Self {
+    pub(super) const ZERO: Self = Self {
         base: 0,
         stripes: None,
     };

@@ -12,11 +12,11 @@ use mnemosyne::memory::Tx;
 use mnemosyne::tx::{Interrupted, Space};
 
 /// Most entries of a node: as many as an [`Order`] has room for.
-pub const MOST: usize = 15;
+pub(super) const MOST: usize = 15;
 
 /// The head of a node, before its keys and values.
 #[derive(Debug, Persist)]
-pub struct Node {
+pub(super) struct Node {
     order: u64,
     /// In a leaf, the next one; in an inner node, the child with the keys before the first.
     link: Option<Ptr<Node>>,
@@ -75,7 +75,7 @@ impl Order {
 
 /// The layout of a node's entries.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub(super) struct Shape {
     slots: usize,
     /// Offset of the keys and bytes of each; `values` likewise.
     keys: (u64, u64),
@@ -85,7 +85,7 @@ pub struct Shape {
 
 impl Shape {
     /// The layout of `slots` slots for a `K` and a `V`.
-    pub const fn new<K: Persist, V: Persist>(slots: usize) -> Self {
+    pub(super) const fn new<K: Persist, V: Persist>(slots: usize) -> Self {
         let (offsets, bytes) = offsets([
             (Node::SIZE, Node::ALIGN),
             (K::SIZE * slots as u64, K::ALIGN),
@@ -102,14 +102,14 @@ impl Shape {
 
 /// A node, and its state as a transaction read it.
 #[derive(Debug)]
-pub struct View {
-    pub node: Ptr<Node>,
+pub(super) struct View {
+    pub(super) node: Ptr<Node>,
     order: Order,
     shape: Shape,
 }
 
 impl View {
-    pub fn open<S: Space>(
+    pub(super) fn open<S: Space>(
         tx: &mut Tx<'_, S>,
         node: Ptr<Node>,
         shape: Shape,
@@ -120,7 +120,7 @@ impl View {
     }
 
     /// Makes a node without entries.
-    pub fn make<S: Space>(
+    pub(super) fn make<S: Space>(
         tx: &mut Tx<'_, S>,
         shape: Shape,
         link: Option<Ptr<Node>>,
@@ -132,25 +132,25 @@ impl View {
         Ok(Self { node, order, shape })
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.order.count()
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.count() < self.shape.slots
     }
 
-    pub fn link(&self) -> Ptr<Option<Ptr<Node>>> {
+    pub(super) fn link(&self) -> Ptr<Option<Ptr<Node>>> {
         self.node.at(Node::LINK)
     }
 
     /// The place of the `pos`-th key.
-    pub fn key<K: Persist>(&self, pos: usize) -> Result<Ptr<K>, Interrupted> {
+    pub(super) fn key<K: Persist>(&self, pos: usize) -> Result<Ptr<K>, Interrupted> {
         self.place(self.key_off(self.order.slot(pos)))
     }
 
     /// The place of the `pos`-th value.
-    pub fn value<V: Persist>(&self, pos: usize) -> Result<Ptr<V>, Interrupted> {
+    pub(super) fn value<V: Persist>(&self, pos: usize) -> Result<Ptr<V>, Interrupted> {
         self.place(self.value_off(self.order.slot(pos)))
     }
 
@@ -169,7 +169,7 @@ impl View {
     }
 
     /// Copies the `pos`-th key out.
-    pub fn key_bytes<S: Space>(
+    pub(super) fn key_bytes<S: Space>(
         &self,
         tx: &mut Tx<'_, S>,
         pos: usize,
@@ -181,7 +181,7 @@ impl View {
     }
 
     /// Replaces the `pos`-th key.
-    pub fn set_key<S: Space>(
+    pub(super) fn set_key<S: Space>(
         &self,
         tx: &mut Tx<'_, S>,
         pos: usize,
@@ -193,7 +193,7 @@ impl View {
 
     /// Adds an entry as the `pos`-th. As after all changes of the order, the caller must
     /// [save](Self::save) it.
-    pub fn add<S: Space>(
+    pub(super) fn add<S: Space>(
         &mut self,
         tx: &mut Tx<'_, S>,
         pos: usize,
@@ -210,7 +210,7 @@ impl View {
     }
 
     /// Moves the entry `at` of another node to this one, as its `pos`-th.
-    pub fn take<S: Space>(
+    pub(super) fn take<S: Space>(
         &mut self,
         tx: &mut Tx<'_, S>,
         pos: usize,
@@ -228,12 +228,12 @@ impl View {
     }
 
     /// Removes the `pos`-th entry.
-    pub fn remove(&mut self, pos: usize) {
+    pub(super) fn remove(&mut self, pos: usize) {
         self.order = self.order.without(pos);
     }
 
     /// Writes the order.
-    pub fn save<S: Space>(&self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
+    pub(super) fn save<S: Space>(&self, tx: &mut Tx<'_, S>) -> Result<(), Interrupted> {
         tx.set(self.node.at(Node::ORDER), &self.order.0)
     }
 }
