@@ -7,7 +7,7 @@
 //! # Persistence model of [`Pmem`]
 //!
 //! 1. **Atomic unit.** A store of 1, 2, 4 or 8 bytes at a naturally aligned offset is one
-//!    instruction: a crash leaves all of it or nothing. No wider store is atomic.
+//!    instruction. A crash leaves all of it or nothing. No wider store is atomic.
 //! 2. **Any time.** A store may become durable at any moment after it is issued, flushed or
 //!    not: a cache line may be evicted.
 //! 3. **Any order.** Two stores that no [`Pmem::fence`] separates may become durable

@@ -6,9 +6,9 @@
 //! Every user who may read a file may lock it. For a writer, three rules follow:
 //!
 //! - An exclusive lock is never shared: any other lock fails, and the error names its holder.
-//! - Shared locks of readers refuse a writer, with one exception. If the writer is the
-//!   super-user's, and every reader belongs to a user other than the super-user and the owner
-//!   of the file, the writer takes a shared lock too.
+//! - Shared locks of readers refuse a writer, unless the writer is the super-user's and no
+//!   reader belongs to the super-user or the owner of the file. Such a writer takes a shared
+//!   lock too.
 //! - A writer with a shared lock refuses other writers by that lock. It refuses readers of the
 //!   super-user because they look for such a writer in `/proc`.
 

@@ -110,10 +110,10 @@
 //!
 //! If the page was evicted in between, this happened after the store. Removing the frame
 //! interrupts each processor that could still reach it, and a barrier on each of them follows.
-//! So the store is visible when the frame is then compared and written to the file, even a
-//! streaming store that its thread has not fenced. The entry is cleared after the write is
-//! durable, so the flush has nothing left to do. (If the page is loaded again, it flushes a
-//! line of a frame regardless; or it marks nothing.)
+//! So the store is visible when the frame is then compared and written to the file. This
+//! includes a streaming store that its thread has not fenced. The entry is cleared after the
+//! write is durable, so the flush has nothing left to do. (If the page is loaded again, it
+//! flushes a line of a frame regardless; or it marks nothing.)
 //!
 //! If the page was loaded again, it was copied from the durable file to its new frame, and was
 //! durable there before it was mapped. So at each moment after the fence the word is durable in

@@ -62,7 +62,7 @@ pub struct MapOptions {
     pub over_idle_loops: bool,
     /// Refuses a symbolic link: for names in a directory that others may be able to write to.
     pub no_links: bool,
-    /// Simulates a power failure when the process is killed: the file keeps the stores that
+    /// Simulates a power failure when the process is killed. The file keeps the stores that
     /// were flushed and fenced, and a random part of the rest. The durability is
     /// [`Process`](Durability::Process) then. For tests of programs that store to the mapping
     /// themselves.

@@ -3,8 +3,8 @@
 //!
 //! Guarantee: an entry is never moved.
 //!
-//! The lowest bits of the hash select a bucket: as many bits as the largest number of a bucket
-//! has, or one fewer if that bucket does not exist yet. So a new bucket takes entries from one
+//! The lowest bits of the hash select a bucket. They are as many bits as the largest number of a
+//! bucket has, or one fewer if that bucket does not exist yet. So a new bucket takes entries from one
 //! bucket only, its *buddy*. The entries of a removed bucket return to its buddy.
 
 use super::counter::Counter;

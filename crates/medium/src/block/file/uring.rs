@@ -183,10 +183,10 @@ impl Uring {
             request,
             _parts: parts,
         });
-        // SAFETY: the only use of the submission queue, under the lock. The list, its buffers
-        // and the file stay until the completion is taken: the table of `Flight`s owns or
-        // shares them, and `drop` waits until it is empty. The buffers are shared, so that
-        // nothing writes to them. Moving a `Flight` moves neither list nor buffers.
+        // SAFETY: the only use of the submission queue, under the lock. The table of `Flight`s
+        // owns or shares the list, its buffers and the file. They stay until the completion is
+        // taken: `drop` waits until the table is empty. The buffers are shared, so that nothing
+        // writes to them. Moving a `Flight` moves neither list nor buffers.
         let pushed = unsafe { self.ring.submission_shared().push(&entry) };
         debug_assert!(pushed.is_ok(), "the submission queue holds all under way");
     }
