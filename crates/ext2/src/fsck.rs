@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_weighed() {
+    fn each_line_of_e2fsck_has_its_verdict() {
         assert_eq!(
             of("Pass 1: Checking inodes, blocks, and sizes\n"),
             Verdict::Clean
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_may_be_half_made() {
+    fn an_inode_without_a_name_may_be_half_made() {
         let empty = "Inode 13 is a zero-length directory.  Clear? no\n";
         assert_eq!(of(empty), Verdict::Corrupt);
         let nameless = format!("{empty}Unconnected directory inode 13 (was in /)\n");

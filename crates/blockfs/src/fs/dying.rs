@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inode_dies_once_at_a_time() {
+    fn an_inode_is_freed_by_one_thread_at_a_time() {
         let dying = Dying::default();
         let first = dying.enter(Ino(7));
         assert!(first.is_some());

@@ -73,7 +73,7 @@ fn shadow_paging_conforms() {
 }
 
 #[test]
-fn the_suite_notices_each_mistake() {
+fn the_suite_finds_each_mistake() {
     let mut unnoticed = Vec::new();
     for fault in Fault::ALL {
         let kind = match fault {

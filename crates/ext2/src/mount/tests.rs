@@ -101,7 +101,7 @@ fn every_mode_keeps_files_and_leaves_a_clean_image() {
 }
 
 #[test]
-fn what_was_synced_is_there_after_a_crash() {
+fn synced_files_survive_a_crash() {
     for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::Async) {
         let disk = image();
         let mounted = open(&stack(mode), &disk, None, false).unwrap();
@@ -164,7 +164,7 @@ fn external_logs_belong_to_one_image() {
 }
 
 #[test]
-fn a_device_that_holds_something_else_is_no_log() {
+fn a_device_with_other_contents_is_refused_as_a_log() {
     let (disk, other) = (image(), image());
     let external: Stack = "uhfs > ext2 > journal(full, external=/x) > cache > disk"
         .parse()
@@ -179,7 +179,7 @@ fn a_device_that_holds_something_else_is_no_log() {
 }
 
 #[test]
-fn what_keeps_a_journal_from_being_made_is_named() {
+fn a_journal_that_cannot_be_made_names_the_reason() {
     let disk = image();
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(0), 0));
     let refused = Ext2::add_journal(&(disk as Arc<dyn BlockDevice>), Some(100_000), clock);
@@ -199,7 +199,7 @@ fn what_keeps_a_journal_from_being_made_is_named() {
 
 /// A mount with the layer `verify` finds no violation, whichever layer keeps the order.
 #[test]
-fn work_passes_verification() {
+fn each_mode_passes_verification() {
     for above in [
         "",
         "journal(full) >",

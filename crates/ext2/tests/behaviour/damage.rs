@@ -49,7 +49,7 @@ fn mounted(device: &Arc<MemoryDevice>, on_error: Option<OnError>, read_only: boo
 }
 
 #[test]
-fn damage_marks_the_image_and_stops_what_it_is_to_stop() {
+fn damage_marks_the_image_and_has_the_chosen_reaction() {
     for (stored, chosen, works) in [
         (1, None, (true, true)),
         (2, None, (true, false)),
@@ -117,7 +117,7 @@ fn with_damaged_attributes() -> Vec<u8> {
 }
 
 #[test]
-fn a_file_whose_attributes_are_damaged_is_its_owners() {
+fn damaged_attributes_leave_permissions_to_the_owner_only() {
     for calls_fail in [false, true] {
         let device = device(with_damaged_attributes());
         let mounted = mounted(&device, None, false);

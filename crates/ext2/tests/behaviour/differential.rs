@@ -104,7 +104,7 @@ const KINDS: [&[&str]; 6] = [
 ];
 
 #[test]
-fn every_operation() {
+fn each_call_agrees_with_the_model() {
     for kind in KINDS {
         let image = empty_image(kind, "4M");
         for index in 0..generate::count(1) {
@@ -115,7 +115,7 @@ fn every_operation() {
 }
 
 #[test]
-fn long_random_scripts() {
+fn random_scripts_agree_with_the_model() {
     for (number, kind) in KINDS.iter().enumerate() {
         let image = empty_image(kind, "16M");
         for seed in 0..6 {

@@ -94,7 +94,7 @@ fn immutable_and_append_only_files_stay() {
 }
 
 #[test]
-fn names_of_fixed_directories_stay() {
+fn names_of_immutable_and_append_only_directories_stay() {
     for flags in [0x10, 0x20] {
         let append = flags == 0x20;
         let mounted = mount(image(flags));

@@ -65,7 +65,7 @@ fn cost(mounted: &Mounted, ino: Ino, writes: u64) -> (u64, u64) {
 }
 
 #[test]
-fn an_fsync_does_not_look_at_what_earlier_ones_made_durable() {
+fn an_fsync_does_not_visit_durable_patches() {
     // In a journal, the data and the log are one level and the commit block is the next.
     for (mode, waves) in [
         (Mode::SoftUpdates, 1),

@@ -50,7 +50,7 @@ fn every_block_can_be_used_and_comes_back() {
 /// The kernel and e2fsck take a symbolic link whose target does not end in its first block for
 /// a damaged one.
 #[test]
-fn a_target_and_its_end_fit_a_block() {
+fn a_target_and_its_zero_byte_fit_one_block() {
     for block in [1024, 2048, 4096] {
         let mounted = mount(mke2fs(&["-b", &block.to_string()], "8M"));
         let fs = &mounted.fs;
@@ -96,7 +96,7 @@ fn inodes_run_out() {
 
 /// Triple indirect blocks, the feature `large_file`, holes.
 #[test]
-fn sparse_files_reach_far() {
+fn sparse_files_reach_triple_indirect_blocks() {
     for args in [
         ["-b", "1024", "-O", "^large_file"],
         ["-b", "4096", "-O", "^large_file"],
@@ -139,7 +139,7 @@ fn sparse_files_reach_far() {
 
 /// A large file is freed in several operations; the counts are right in between.
 #[test]
-fn large_files_go_piece_by_piece() {
+fn large_files_are_freed_in_several_operations() {
     let mounted = mount(mke2fs(&["-b", "1024"], "32M"));
     let fs = &mounted.fs;
     let before = fs.statfs().unwrap();
@@ -161,7 +161,7 @@ fn large_files_go_piece_by_piece() {
 
 /// Section 2.4: a file that is created and deleted before write-back is never written.
 #[test]
-fn what_comes_and_goes_costs_no_write_of_its_own() {
+fn short_lived_files_cost_no_write() {
     let image = mke2fs(&["-b", "1024"], "8M");
     let mounted = mount_with(device(image), 4096);
     let fs = &mounted.fs;
@@ -194,7 +194,7 @@ fn what_comes_and_goes_costs_no_write_of_its_own() {
 
 /// An open inode without a name is freed at unmount. A crash leaves it, without damage.
 #[test]
-fn orphans_go_at_unmount() {
+fn orphans_are_freed_at_unmount() {
     let mounted = mount(mke2fs(&["-b", "1024"], "8M"));
     let fs = &mounted.fs;
     for name in [&b"a"[..], b"b", b"c"] {
@@ -214,7 +214,7 @@ fn orphans_go_at_unmount() {
 
 /// A mount frees the orphans on a list that the kernel or a journal left.
 #[test]
-fn a_list_of_orphans_is_worked_off() {
+fn orphans_on_the_list_are_freed_at_mount() {
     let mounted = mount(mke2fs(&["-b", "1024"], "8M"));
     let before = mounted.fs.statfs().unwrap();
     let mut image = {
@@ -244,7 +244,7 @@ fn a_list_of_orphans_is_worked_off() {
 /// A crash leaves blocks past a size (E28). They do not come back when the file grows, with a write
 /// or without.
 #[test]
-fn what_lies_past_a_size_stays_gone() {
+fn blocks_past_a_size_do_not_come_back() {
     let grow: [fn(&dyn FileSystem, Ino); 3] = [
         |fs, file| fs.truncate(&root(), file, 9000).unwrap(),
         |fs, file| assert_eq!(fs.write(&root(), file, 8999, &[0]).unwrap(), 1),
@@ -277,7 +277,7 @@ fn what_lies_past_a_size_stays_gone() {
 
 /// The index of names stays right while names are added and removed.
 #[test]
-fn large_directories_are_as_they_look_to_a_new_mount() {
+fn the_index_of_names_agrees_with_a_new_mount() {
     let mounted = mount(mke2fs(&["-b", "1024"], "16M"));
     let fs = &mounted.fs;
     let dir = fs.mkdir(&root(), Ino::ROOT, b"d", 0o755).unwrap().ino;

@@ -14,7 +14,7 @@ fn caller(uid: u32, gid: u32) -> Ctx {
 }
 
 #[test]
-fn reserved_blocks_are_for_those_whom_the_superblock_names() {
+fn reserved_blocks_are_for_the_user_and_group_in_the_superblock() {
     let mut image = mke2fs(&["-b", "1024", "-m", "10"], "4M");
     for command in ["ssv def_resuid 77", "ssv def_resgid 88"] {
         (image, _) = debugfs(&image, command);

@@ -185,7 +185,7 @@ fn names_that_are_moved_while_they_are_read_are_found() {
 
 /// A rename takes a link for the new name before it removes the old one.
 #[test]
-fn what_has_all_its_links_can_be_renamed() {
+fn a_file_with_the_most_links_can_be_renamed() {
     let image = changed(
         &mke2fs(&["-b", "1024"], "4M"),
         "mkdir d\nmkdir to\nwrite /dev/null f\nsif f links_count 32000\nsif d links_count 32000\n",

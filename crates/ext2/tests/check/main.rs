@@ -44,7 +44,7 @@ fn compare(what: &str, bytes: &[u8], at: &Path) -> (Verdict, Option<String>) {
 }
 
 #[test]
-fn what_mke2fs_and_debugfs_make_is_clean() {
+fn images_of_mke2fs_and_debugfs_are_clean() {
     let dir = in_memory();
     for kind in &KINDS {
         let bytes = populated(kind, dir.path());
@@ -269,7 +269,7 @@ fn a_directory_with_several_names_can_be_used() {
 }
 
 #[test]
-fn damaged_images_are_judged_alike() {
+fn both_checkers_agree_on_damaged_images() {
     let dir = in_memory();
     let at = dir.path().join("image");
     let mut counts = [0; 3];

@@ -55,7 +55,7 @@ fn compare(mode: Mode, script: &Script) -> usize {
 }
 
 #[test]
-fn random_scripts_in_each_mode() {
+fn random_scripts_agree_with_the_model_in_each_mode() {
     let modes = [
         Mode::SoftUpdates,
         Mode::JournalMetadata,

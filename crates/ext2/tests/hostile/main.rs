@@ -19,7 +19,7 @@ fn look(bytes: Vec<u8>) -> usize {
 }
 
 #[test]
-fn noise() {
+fn random_bytes_are_damage() {
     let mut random = fastrand::Rng::with_seed(1);
     for len in [0, 512, 1024, 2048, 4096, 65_536] {
         let mut bytes = vec![0; len];
@@ -29,7 +29,7 @@ fn noise() {
 }
 
 #[test]
-fn noise_behind_a_sound_superblock() {
+fn random_bytes_after_a_sound_superblock_are_damage() {
     let mut random = fastrand::Rng::with_seed(2);
     let sound = image();
     for from in [2048, 3072, 4096, 5 * 1024, 16 * 1024] {
@@ -40,7 +40,7 @@ fn noise_behind_a_sound_superblock() {
 }
 
 #[test]
-fn many_small_changes() {
+fn checks_of_changed_images_end() {
     let mut random = fastrand::Rng::with_seed(3);
     let sound = image();
     for _ in 0..3000 {
@@ -55,7 +55,7 @@ fn many_small_changes() {
 }
 
 #[test]
-fn a_tree_of_itself() {
+fn a_tree_that_contains_itself_is_damage() {
     // Every pointer of an indirect block leads to the block itself, three levels deep.
     let mut bytes = image();
     let table = u32::from_le_bytes(bytes[2056..2060].try_into().unwrap()) as usize * 1024;

@@ -50,7 +50,7 @@ fn accepted(bytes: u64, device_block: u32, o: &MkfsOptions) -> String {
 }
 
 #[test]
-fn every_choice_of_sizes_and_features() {
+fn each_choice_of_sizes_and_features_is_accepted() {
     for block_bytes in [1024, 2048, 4096] {
         for inode_bytes in [128, 256] {
             for switches in 0..16u8 {
@@ -80,7 +80,7 @@ fn every_choice_of_sizes_and_features() {
 }
 
 #[test]
-fn every_size_from_a_floppy_on() {
+fn sizes_from_a_floppy_on_are_accepted() {
     for kib in (64..=1440)
         .step_by(97)
         .chain([8192, 8193, 8194, 8300, 8800, 16_500])
@@ -137,7 +137,7 @@ fn a_terabyte_takes_little_room() {
 }
 
 #[test]
-fn tables_are_cleared_where_something_was() {
+fn inode_tables_that_are_not_zero_are_cleared() {
     let bytes = vec![0xa5; 4 << 20];
     let device = MemoryDevice::from_bytes(512, bytes);
     mkfs(&device, &options(4 * MIB)).unwrap();
