@@ -1,8 +1,8 @@
 //! The interface of pagers, which bring and remove the pages of regions.
 //!
 //! The crate `paging` has one. It depends on this crate, and not the reverse: a mapping reaches
-//! its pager by the two traits here. The functions for processes and signals that a pager needs
-//! are exported here, too.
+//! its pager by the two traits here. The functions of this crate that a pager needs are exported
+//! here, too.
 
 use crate::{MappedPmem, MediumError};
 use std::error::Error;

@@ -553,7 +553,7 @@ fn each_region_has_its_own_durability() {
             arena.map(start, &path, &options).unwrap();
             let found = arena.durability(start).unwrap();
             match durability {
-                // Persistent memory has `Dax`, too.
+                // `Auto` selects `Dax` on persistent memory, else `Process`.
                 Durability::Auto => assert_ne!(found, EffectiveDurability::Msync),
                 _ => assert_eq!(Durability::from(found), durability),
             }
