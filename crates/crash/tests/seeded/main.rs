@@ -3,27 +3,26 @@
 //! the explorer does not reach has a test of its own in `remnants`. There is one test, since a
 //! bug is armed for the whole process.
 
+#[path = "../seeded_blocks/budget.rs"]
+mod budget;
 mod remnants;
 
 use bpfs::seeded::{Bug, arm, fired};
 use bpfs::{BpfsSystem, Mode};
+use budget::{BUDGET, used};
 use crash::{FailureReport, Options, PersistModel, explore, explore_script, replay};
 use oracle::script::generate::Tree;
-use std::time::{Duration, Instant};
+use rustix::time::ClockId;
 
 /// Modes that together run all code with a bug in it.
 const MODES: [Mode; 3] = [Mode::Other, Mode::Log, Mode::Sc];
 
-/// CPU time in which a bug must be found under one model.
-const BUDGET: Duration = Duration::from_secs(60);
-
-fn options(model: PersistModel, time_limit: Option<Duration>) -> Options {
+fn options(model: PersistModel) -> Options {
     Options {
         ops: 1,
         singles: vec![Tree::Crowded],
         model,
         max_failures: 1,
-        time_limit,
         ..Options::default()
     }
 }
@@ -51,15 +50,13 @@ const LATER: [Bug; 3] = [
 
 /// The first failure in any mode.
 fn find(bug: Bug, model: PersistModel) -> Option<(Mode, FailureReport)> {
-    let begin = Instant::now();
     arm(Some(bug));
     let modes: &[Mode] = match bug {
         Bug::ReplayUnsettled | Bug::ReplayKeepsRecord => &[Mode::Log],
         _ => &MODES,
     };
     let found = modes.iter().find_map(|&mode| {
-        let (system, left) = (BpfsSystem(mode), BUDGET.saturating_sub(begin.elapsed()));
-        let options = options(model, Some(left));
+        let (system, options) = (BpfsSystem(mode), options(model));
         if TALL.contains(&bug) {
             let found = explore_script(&system, TALL_SCRIPT, &options);
             return Some((mode, found.expect("the script is one")?));
@@ -77,14 +74,21 @@ fn find(bug: Bug, model: PersistModel) -> Option<(Mode, FailureReport)> {
 }
 
 fn found_and_replayed(bug: Bug, model: PersistModel) {
+    let begin = used(ClockId::ProcessCPUTime);
     let (mode, failure) =
         find(bug, model).unwrap_or_else(|| panic!("{bug:?} was not found under {model}"));
-    println!("{bug:?} under {model}: {failure}");
+    let used = used(ClockId::ProcessCPUTime) - begin;
+    println!(
+        "{bug:?} under {model}: {failure} ({:.1} s)",
+        used.as_secs_f64()
+    );
+    assert!(used < BUDGET, "{bug:?} under {model} took {used:?}");
     let system = BpfsSystem(mode);
     let id = failure.id.parse();
     let id = id.expect("ids are read as they are written");
     let again = replay(&system, &id).expect("the id is of this system");
-    assert!(again.is_some(), "{bug:?}: {id} does not replay");
+    let again = again.unwrap_or_else(|| panic!("{bug:?}: {id} does not replay"));
+    assert_eq!(again.what, failure.what, "{bug:?}: another finding");
     arm(None);
     let without = replay(&system, &id);
     assert!(
@@ -123,7 +127,7 @@ fn every_seeded_bug_is_found() {
         .iter()
         .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
     {
-        let outcome = explore(&BpfsSystem(mode), &options(model, None), &|_| {});
+        let outcome = explore(&BpfsSystem(mode), &options(model), &|_| {});
         let outcome = outcome.expect("BPFS can be set up");
         assert_eq!(outcome.failures, [], "{mode} without any seeded bug");
         assert!(outcome.complete);

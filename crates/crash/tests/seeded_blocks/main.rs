@@ -1,12 +1,14 @@
 //! Seeded bugs of ext2 and of the crates below it. Each takes effect, is found within a minute of
 //! CPU time, and replays by its id. Nothing is found without it.
 
+mod budget;
 mod classes;
 #[path = "../ext2/full.rs"]
 mod full;
 #[path = "../ext2/wrap.rs"]
 mod wrap;
 
+use budget::{BUDGET, used};
 use crash::Options;
 use crash::block::{explore, explore_script, replay};
 use ext2::Ext2System;
@@ -14,10 +16,7 @@ use full::on_full;
 use oracle::script::generate::{LONG_TARGET, Tree};
 use patch::Optimised;
 use patch::stack::Mode;
-use std::time::{Duration, Instant};
-
-/// CPU time in which a bug must be found.
-const BUDGET: Duration = Duration::from_secs(60);
+use rustix::time::ClockId;
 
 /// Options with one thread, since a bug is armed for one thread.
 fn options() -> Options {
@@ -25,7 +24,6 @@ fn options() -> Options {
         ops: 1,
         max_failures: 1,
         threads: 1,
-        time_limit: Some(BUDGET),
         states_per_point: 64,
         samples: 16,
         ..Options::default()
@@ -95,7 +93,7 @@ fn is_found(
     fired: &dyn Fn() -> u64,
 ) {
     arm(true);
-    let begin = Instant::now();
+    let begin = used(ClockId::ThreadCPUTime);
     let failure = match script {
         Some(script) => explore_script(system, script, options).expect("it is a script"),
         None => {
@@ -105,13 +103,16 @@ fn is_found(
     };
     assert!(fired() > 0, "{name} never took effect");
     let failure = failure.unwrap_or_else(|| panic!("{name} was not found"));
-    println!("{name}: {failure} ({:.1} s)", begin.elapsed().as_secs_f64());
+    let used = used(ClockId::ThreadCPUTime) - begin;
+    println!("{name}: {failure} ({:.1} s)", used.as_secs_f64());
+    assert!(used < BUDGET, "{name} took {used:?}");
     let id = failure
         .id
         .parse()
         .expect("ids are read as they are written");
     let again = replay(system, &id).expect("the id is of this system");
-    assert!(again.is_some(), "{name}: {id} does not replay");
+    let again = again.unwrap_or_else(|| panic!("{name}: {id} does not replay"));
+    assert_eq!(again.what, failure.what, "{name}: another finding");
     arm(false);
     let without = replay(system, &id);
     assert!(
