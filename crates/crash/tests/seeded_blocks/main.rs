@@ -121,59 +121,121 @@ fn is_found(
     );
 }
 
-#[test]
-fn bugs_of_blockfs() {
-    use blockfs::seeded::{Bug, arm, fired};
-    let elsewhere = |bug: &&Bug| !classes::BLOCKFS.contains(*bug);
-    for &bug in Bug::ALL.iter().filter(elsewhere) {
-        let system = match bug {
-            Bug::ReuseBeforeNullify => Ext2System::cramped(Mode::SoftUpdates),
-            Bug::ForgetClearedTail => Ext2System::with_cut_file(Mode::JournalMetadata),
-            Bug::GrowBeforeClear => Ext2System::with_cut_file(Mode::SoftUpdates),
-            _ => Ext2System::new(Mode::SoftUpdates),
-        };
-        let reuse = reuse();
-        let names = match bug {
-            Bug::SecondNameBeforeInode => SECOND_NAME,
-            Bug::NamesAtOnce => FRESH_DIRECTORY,
-            Bug::UnlinkBeforePath => FRESH_PARENT,
-            Bug::RemoveBeforeOldName => REMOVE_MOVED,
-            Bug::DirectoryBeforeContents => REMOVE_OLD,
-            Bug::RingOfNames => MOVE_BELOW,
-            _ => "",
-        };
-        let names = (!names.is_empty()).then(|| of_names(names));
-        let system = match names {
-            Some(_) => system.optimised(Optimised::None),
-            None => system,
-        };
-        let script = match bug {
-            Bug::ReuseBeforeNullify => Some(&*reuse),
-            Bug::PointBeforeFill => Some(REFILL),
-            Bug::EmptyBeforeUnlink => Some(CLOSE),
-            Bug::UnlinkBeforeLink => Some(DELIVER),
-            Bug::ForgetClearedTail | Bug::GrowBeforeClear => Some(REGROW),
-            _ => names.as_deref(),
-        };
-        let put = |on: bool| arm(on.then_some(bug));
-        let work = (script, &options());
-        is_found(&format!("{bug:?}"), &system, work, &put, &fired);
+type Work<'a> = (Option<&'a str>, &'a Options);
+
+fn is_found_in_ext2(bug: ext2::seeded::Bug, system: Ext2System, work: Work<'_>) {
+    use ext2::seeded::{arm, fired};
+    let put = |on: bool| arm(on.then_some(bug));
+    is_found(&format!("{bug:?}"), &system, work, &put, &fired);
+}
+
+fn is_found_in_patch(bug: patch::seeded::Bug, system: Ext2System, work: Work<'_>) {
+    use patch::seeded::{arm, fired};
+    let put = |on: bool| arm(on.then_some(bug));
+    is_found(&format!("{bug:?}"), &system, work, &put, &fired);
+}
+
+fn is_found_in_blockfs(bug: blockfs::seeded::Bug, system: Ext2System, work: Work<'_>) {
+    use blockfs::seeded::{arm, fired};
+    let put = |on: bool| arm(on.then_some(bug));
+    is_found(&format!("{bug:?}"), &system, work, &put, &fired);
+}
+
+/// Finds a bug of `blockfs`. A bug without a line does not compile.
+fn find_in_blockfs(bug: blockfs::seeded::Bug) {
+    use blockfs::seeded::Bug;
+    let soft = Ext2System::new(Mode::SoftUpdates);
+    let with_cut_file = Ext2System::with_cut_file;
+    let on_names = |script: &str| (soft.optimised(Optimised::None), Some(of_names(script)));
+    let (system, script) = match bug {
+        Bug::NameBeforeInode | Bug::OldNameFirst => (soft, None),
+        Bug::ReuseBeforeNullify => (Ext2System::cramped(Mode::SoftUpdates), Some(reuse())),
+        Bug::PointBeforeFill => (soft, Some(REFILL.into())),
+        Bug::EmptyBeforeUnlink => (soft, Some(CLOSE.into())),
+        Bug::UnlinkBeforeLink => (soft, Some(DELIVER.into())),
+        Bug::ForgetClearedTail => (with_cut_file(Mode::JournalMetadata), Some(REGROW.into())),
+        Bug::GrowBeforeClear => (with_cut_file(Mode::SoftUpdates), Some(REGROW.into())),
+        Bug::SecondNameBeforeInode => on_names(SECOND_NAME),
+        Bug::NamesAtOnce => on_names(FRESH_DIRECTORY),
+        Bug::UnlinkBeforePath => on_names(FRESH_PARENT),
+        Bug::RemoveBeforeOldName => on_names(REMOVE_MOVED),
+        Bug::DirectoryBeforeContents => on_names(REMOVE_OLD),
+        Bug::RingOfNames => on_names(MOVE_BELOW),
+        Bug::FsyncWithoutName => (soft, Some("create n 644\nfsync n\n".into())),
+        Bug::FsyncWithoutPath => (
+            soft,
+            Some("mkdir n 755\ncreate n/m 644\nfsync n/m\n".into()),
+        ),
+        Bug::FdatasyncWithoutSize => {
+            return classes::fdatasync_of_a_write(bug, &["truncate f 30001"]);
+        }
+        Bug::FdatasyncWithoutData => {
+            let changes = ["write f 0 8 2", "write f 5000 8 2", "write f 20000 8 2"];
+            return classes::fdatasync_of_a_write(bug, &changes);
+        }
+        Bug::ClearedCountsAsSynced => return classes::three_calls_on_one_file(bug),
+        Bug::GrowOverLeft => return classes::calls_after_a_recovery(bug),
+        Bug::MountUnsettled => return classes::a_kill_and_then_a_power_cut(bug),
+    };
+    is_found_in_blockfs(bug, system, (script.as_deref(), &options()));
+}
+
+/// Finds a bug of ext2. A bug without a line does not compile.
+fn find_in_ext2(bug: ext2::seeded::Bug) {
+    use ext2::seeded::Bug;
+    match bug {
+        Bug::IndirectNotCleared => classes::free_blocks_that_are_not_zero(bug),
+        Bug::InodeNotCleared => classes::free_inodes_that_are_not_zero(bug),
+        Bug::IndirectBeforeReuse => {
+            classes::freed_blocks_that_point_at_once(bug, "truncate f 0\nwrite g 13000 100 2\n");
+        }
+        Bug::DirectoryBeforeReuse => {
+            let rest = "truncate f 0\nmkdir A 755\ncreate A/n 644\n";
+            classes::freed_blocks_that_point_at_once(bug, rest);
+        }
+        Bug::GrowBeforeFill => classes::directories_of_several_blocks(bug),
+        Bug::PointBeforeBit => classes::blocks_that_leave_in_any_order(bug),
+        Bug::SameGeneration => classes::generations_of_inodes(bug),
+        Bug::NameTwice => classes::a_name_that_is_made_again(bug),
+        Bug::GenerationsRestart => classes::generations_across_a_crash(bug),
     }
 }
 
+/// Finds a bug of the patch graph or the journal. A bug without a line does not compile.
+fn find_in_patch(bug: patch::seeded::Bug) {
+    use patch::seeded::Bug;
+    let mode = match bug {
+        Bug::LoseRollback | Bug::HardInCycle => Mode::SoftUpdates,
+        Bug::CommitWithoutBody | Bug::ReplayUncommitted => Mode::Journal,
+        Bug::DataAfterCommit => Mode::JournalOrdered,
+        Bug::NoRevoke => return classes::blocks_that_must_be_revoked(bug),
+        Bug::ForgetEmptied => return classes::blocks_whose_freeing_is_not_committed(bug),
+        Bug::TailBeforeHome => return classes::a_log_that_wraps_around(bug),
+        Bug::LoseEscape => return classes::data_that_begin_as_a_block_of_the_log(bug),
+    };
+    is_found_in_patch(bug, Ext2System::new(mode), (None, &options()));
+}
+
 #[test]
-fn bugs_of_the_graph_and_the_journal() {
-    use patch::seeded::{Bug, arm, fired};
-    for (bug, mode) in [
-        (Bug::LoseRollback, Mode::SoftUpdates),
-        (Bug::HardInCycle, Mode::SoftUpdates),
-        (Bug::CommitWithoutBody, Mode::Journal),
-        (Bug::ReplayUncommitted, Mode::Journal),
-        (Bug::DataAfterCommit, Mode::JournalOrdered),
-    ] {
-        let put = |on: bool| arm(on.then_some(bug));
-        let system = Ext2System::new(mode);
-        let work = (None, &options());
-        is_found(&format!("{bug:?}"), &system, work, &put, &fired);
-    }
+fn every_bug_of_blockfs_is_found() {
+    blockfs::seeded::Bug::ALL
+        .iter()
+        .copied()
+        .for_each(find_in_blockfs);
+}
+
+#[test]
+fn every_bug_of_ext2_is_found() {
+    ext2::seeded::Bug::ALL
+        .iter()
+        .copied()
+        .for_each(find_in_ext2);
+}
+
+#[test]
+fn every_bug_of_the_graph_and_the_journal_is_found() {
+    patch::seeded::Bug::ALL
+        .iter()
+        .copied()
+        .for_each(find_in_patch);
 }
