@@ -32,7 +32,12 @@ impl Handles {
     ///
     /// # Errors
     /// It has named another file.
-    pub fn note(&mut self, handle: Handle, file: FileId, state: usize) -> Result<(), String> {
+    pub(crate) fn note(
+        &mut self,
+        handle: Handle,
+        file: FileId,
+        state: usize,
+    ) -> Result<(), String> {
         let (named, _) = *self.0.entry(handle).or_insert((file, state));
         if named == file {
             Ok(())
@@ -43,7 +48,7 @@ impl Handles {
 
     /// Demands that `handle`, of a file made after a crash, differs from all handles that
     /// callers had up to state number `newest`.
-    pub fn refuse(&self, handle: Handle, newest: usize) -> Result<(), String> {
+    pub(crate) fn refuse(&self, handle: Handle, newest: usize) -> Result<(), String> {
         match self.0.get(&handle) {
             Some((_, since)) if *since <= newest => Err(reused(handle)),
             _ => Ok(()),
@@ -54,7 +59,7 @@ impl Handles {
     ///
     /// # Errors
     /// A file that was made later has one of them.
-    pub fn after(mut self, earlier: &Self, newest: usize) -> Result<Self, String> {
+    pub(crate) fn after(mut self, earlier: &Self, newest: usize) -> Result<Self, String> {
         for (handle, (_, since)) in &earlier.0 {
             if *since <= newest {
                 let (_, again) = *self.0.entry(*handle).or_insert((FileId::GONE, 0));

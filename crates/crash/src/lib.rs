@@ -39,6 +39,7 @@
 //! Three modules describe the visited states: `walk` (points in time), `media` (choices at a
 //! point) and `trial::judge` (demands).
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod block;
 mod choice;

@@ -27,7 +27,7 @@ pub(crate) struct Inode {
 
 impl Inode {
     /// Whether another state of the inode differs only in times and data.
-    pub fn same_but_times(&self, other: &Self) -> bool {
+    pub(crate) fn same_but_times(&self, other: &Self) -> bool {
         let attr = Attr {
             atime: self.attr.atime,
             mtime: self.attr.mtime,
@@ -53,7 +53,7 @@ impl World {
     ///
     /// # Errors
     /// It cannot be read, or contradicts itself.
-    pub fn read(fs: &dyn FileSystem) -> Result<Self, String> {
+    pub(crate) fn read(fs: &dyn FileSystem) -> Result<Self, String> {
         let mut world = Self::default();
         let root = fs.getattr(&Ctx::root(), Ino::ROOT);
         let root = root.map_err(|e| format!("the root directory: {e}"))?;
@@ -118,7 +118,7 @@ impl World {
     }
 
     /// Number of names of each inode, with `.` and `..`.
-    pub fn links(&self) -> BTreeMap<Ino, u32> {
+    pub(crate) fn links(&self) -> BTreeMap<Ino, u32> {
         let mut links = BTreeMap::new();
         for (dir, above) in &self.above {
             *links.entry(*dir).or_default() += 1; // `.`

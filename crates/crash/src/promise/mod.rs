@@ -54,7 +54,7 @@ pub(crate) enum Data {
 }
 
 impl Promise {
-    pub fn of(g: &Guarantees) -> Self {
+    pub(crate) fn of(g: &Guarantees) -> Self {
         let is_ordered = |o: Ordering| o >= Ordering::PerThread;
         let kind = match (g.metadata_atomic, g.data_atomic) {
             (metadata, _) if metadata < Atomicity::Call || !is_ordered(g.metadata_ordered) => {
@@ -75,28 +75,28 @@ impl Promise {
     }
 
     /// Whether each call goes from old to new in one step that is durable at its return.
-    pub fn is_atomic_at_return(self) -> bool {
+    pub(crate) fn is_atomic_at_return(self) -> bool {
         self.at_return && self.kind == Kind::Prefix
     }
 
     /// The worst severity that the checker may report after a crash.
-    pub fn worst(self) -> Option<Severity> {
+    pub(crate) fn worst(self) -> Option<Severity> {
         (self.kind == Kind::Soft).then_some(Severity::Leak)
     }
 
     /// Whether the image is sound before recovery.
-    pub fn needs_no_recovery(self) -> bool {
+    pub(crate) fn needs_no_recovery(self) -> bool {
         self.kind == Kind::Soft
     }
 
     /// Whether the promise concerns single inodes, or has an fsync cover single files.
-    pub fn needs_inodes(self) -> bool {
+    pub(crate) fn needs_inodes(self) -> bool {
         !self.at_return || matches!(self.kind, Kind::Soft | Kind::Journal(_))
     }
 
     /// Raises the floors by the promise of a call that returned. The state after it is number
     /// `state`.
-    pub fn raise(self, floors: &mut Floors, op: &Op, past: &[Past], state: usize) {
+    pub(crate) fn raise(self, floors: &mut Floors, op: &Op, past: &[Past], state: usize) {
         if self.at_return {
             (floors.all, floors.data) = (state, state);
             return;
@@ -186,7 +186,7 @@ impl Window<'_> {
     ///
     /// # Errors
     /// The state is not allowed.
-    pub fn judge(&self, fs: &dyn FileSystem) -> Result<Option<Snapshot>, String> {
+    pub(crate) fn judge(&self, fs: &dyn FileSystem) -> Result<Option<Snapshot>, String> {
         match self.promise.kind {
             Kind::Soft => soft::judge(self, fs).map(|()| None),
             Kind::Journal(data) => journal::judge(self, fs, data).map(Some),
@@ -198,7 +198,7 @@ impl Window<'_> {
     ///
     /// # Errors
     /// The state is not allowed.
-    pub fn allows(&self, seen: &Snapshot) -> Result<(), String> {
+    pub(crate) fn allows(&self, seen: &Snapshot) -> Result<(), String> {
         match self.promise.kind {
             Kind::Prefix | Kind::Checkpoint => prefix::allows(self, seen).map(drop),
             Kind::Soft | Kind::Journal(_) => Ok(()),
@@ -206,7 +206,7 @@ impl Window<'_> {
     }
 
     /// Hash of the demands. A crash state need not be judged twice by the same demands.
-    pub fn demands(&self) -> u64 {
+    pub(crate) fn demands(&self) -> u64 {
         if self.promise.is_atomic_at_return() {
             // The states themselves count: a call that changes nothing adds no demand.
             let states = self.past[self.floors.all..=self.newest].iter();

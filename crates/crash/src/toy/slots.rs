@@ -61,7 +61,7 @@ pub(super) enum Bug {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Atomic,
         Self::Soft,
         Self::JournalMetadata,
@@ -71,7 +71,7 @@ impl Kind {
     ];
 
     /// The ways to break this promise.
-    pub fn bugs(self) -> &'static [Bug] {
+    pub(super) fn bugs(self) -> &'static [Bug] {
         match self {
             Self::Atomic => &[Bug::ReturnsEarly, Bug::Tears, Bug::Older],
             Self::Soft => &[Bug::ReturnsEarly, Bug::ShowsOthers, Bug::UnlinksFirst],
