@@ -1,11 +1,12 @@
 //! BPFS under the explorer: every short script in every mode, long random ones, and kinds of bugs
 //! that crash tests found in other file systems.
 
-mod bug_classes;
 mod crowded;
+#[path = "../scripts/mod.rs"]
+mod scripts;
 
 use bpfs::{BpfsSystem, Mode};
-use crash::{Options, Outcome, PersistModel, explore, explore_script};
+use crash::{Options, Outcome, PersistModel, explore};
 
 fn run(mode: Mode, options: &Options) -> Outcome {
     let outcome = explore(&BpfsSystem(mode), options, &|_| {}).expect("BPFS can be set up");
@@ -31,6 +32,22 @@ fn single_operations_in_every_mode() {
         };
         let outcome = run(mode, &options);
         assert!(outcome.stores_checked > outcome.workloads);
+    }
+}
+
+#[test]
+fn shared_scripts_in_every_mode() {
+    for (mode, model) in Mode::ALL
+        .iter()
+        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
+    {
+        let options = Options {
+            ops: 0,
+            scripts: scripts::all(),
+            model,
+            ..Options::default()
+        };
+        run(mode, &options);
     }
 }
 
@@ -152,12 +169,4 @@ fn long_random_scripts_of_calls() {
         };
         run(mode, &options);
     }
-}
-
-/// Until its name is durable, the file may have the times that it had without one.
-#[test]
-fn a_file_made_without_a_name_gets_one() {
-    let script = "mkdir A 755\ntmpfile 2 A 644\nlink @2 n\n";
-    let failure = explore_script(&BpfsSystem(Mode::Log), script, &Options::default());
-    assert_eq!(failure.expect("a script"), None);
 }

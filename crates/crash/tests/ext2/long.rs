@@ -37,11 +37,3 @@ fn times_beyond_the_format_become_the_nearest() {
     let script = "create f 644\nutimens f -9000000000000000000 9000000000000000000\n";
     script_holds(Mode::SoftUpdates, script);
 }
-
-#[test]
-fn a_script_may_end_with_an_open_file_without_a_name() {
-    let script = "tmpfile 0 / 644\nappend @0 3000 4\ncreate f 644\nopen 1 f\nunlink f\n";
-    for mode in [Mode::SoftUpdates, Mode::Journal] {
-        script_holds(mode, script);
-    }
-}

@@ -6,6 +6,8 @@ mod full;
 mod large;
 mod long;
 mod names;
+#[path = "../scripts/mod.rs"]
+mod scripts;
 mod second_judge;
 mod wrap;
 
@@ -107,6 +109,29 @@ fn journal() {
     holds(Mode::Journal, &pairs());
 }
 
+/// The scripts that every engine runs. A moment of a journal has more states than one of soft
+/// updates, so that it runs with fewer schedules.
+#[test]
+fn shared_scripts() {
+    for (mode, schedules) in [
+        (Mode::SoftUpdates, &Schedule::ALL[..]),
+        (Mode::JournalMetadata, &[Schedule::Sync, Schedule::Any(1)]),
+        (Mode::JournalOrdered, &[Schedule::Sync, Schedule::Any(1)]),
+        (Mode::Journal, &[Schedule::Sync, Schedule::Any(1)]),
+    ] {
+        let options = Options {
+            ops: 0,
+            scripts: scripts::all(),
+            states_per_point: 16,
+            samples: 4,
+            moments: 20,
+            schedules: schedules.to_vec(),
+            ..quick()
+        };
+        holds(mode, &options);
+    }
+}
+
 /// Three directories are removed in one transaction, so that the journal revokes several blocks.
 /// The second exploration runs in another second of the system's clock.
 #[test]
@@ -165,85 +190,6 @@ fn freed_blocks_are_reused_only_after_nothing_points_to_them() {
             let script = full::on_full(&system, setup, rest);
             let failure = explore_script(&system, &script, &quick());
             assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
-        }
-    }
-}
-
-/// The blocks of an open file are freed only after its last name is removed, on the medium as
-/// well.
-#[test]
-fn a_name_leads_to_the_same_file_until_it_is_removed() {
-    for rest in [
-        "open 0 f\nunlink f\nclose 0\n",
-        "open 0 f\ncreate n 644\nunlink f\nclose 0\n",
-        "link f g\nunlink f\nunlink g\n",
-        "open 0 f\nlink f A/g\nunlink f\nunlink A/g\nclose 0\n",
-        "rename f g replace\nunlink g\n",
-        "create x 644\nrename f g replace\nrename x g replace\n",
-        "open 0 f\nrename f g replace\nunlink g\nclose 0\n",
-        "create n 644\nwrite n 0 2000 5\nopen 0 f\nrename n f replace\nclose 0\n",
-        "tmpfile 0 / 644\nappend @0 3000 4\nclose 0\n",
-    ] {
-        let script =
-            format!("mkdir A 755\ncreate e 644\ncreate f 644\nwrite f 0 3000 1\nsync\n{rest}");
-        for mode in [Mode::SoftUpdates, Mode::Journal] {
-            let failure = explore_script(&Ext2System::new(mode), &script, &quick());
-            assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
-        }
-    }
-}
-
-/// The second of two changes of a file may find the first in memory, not yet stored. An fsync
-/// after it waits for both. The byte ranges end within blocks.
-#[test]
-fn fsync_covers_every_change_since_the_last_one() {
-    let cuts = [
-        "truncate f 100",
-        "truncate f 1500",
-        "fallocate f punch 100 2500",
-    ];
-    let growths = [
-        "truncate f 5000",
-        "write f 4000 8 4",
-        "fallocate f zero 2000 3000",
-    ];
-    let pairs = cuts
-        .iter()
-        .flat_map(|cut| growths.iter().map(move |growth| format!("{cut}\n{growth}")));
-    for rest in pairs {
-        for mode in [Mode::SoftUpdates, Mode::JournalMetadata] {
-            let script = format!("create f 644\nwrite f 0 3000 1\nfsync f\n{rest}\nfsync f\n");
-            let failure = explore_script(&Ext2System::new(mode), &script, &quick());
-            assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
-        }
-    }
-}
-
-/// An `fdatasync` covers data, size, pointers of added blocks, permissions, attributes and names.
-/// The block at 20,000 is below an indirect block. An overwrite alone changes only times besides
-/// data.
-#[test]
-fn fdatasync_covers_every_change_but_times() {
-    let setup = "mkdir A 755\ncreate f 644\nwrite f 0 3000 1\ntruncate f 30000\nsync\n";
-    for (change, path) in [
-        ("write f 100 1000 2\nwrite f 1500 30 3", "f"),
-        ("write f 5000 1000 2", "f"),
-        ("write f 20000 8 2", "f"),
-        ("write f 0 8 2\nappend f 8 3\nwrite f 0 8 4", "f"),
-        ("truncate f 30001", "f"),
-        ("fallocate f zero 100 5000", "f"),
-        ("fallocate f punch 100 2500", "f"),
-        ("utimens f 1000 2000\nwrite f 0 8 2", "f"),
-        ("chmod f 4755\nwrite f 0 8 2", "f"),
-        ("setxattr f user.k 10 0 set", "f"),
-        ("link f A/g", "f"),
-        ("rename f A/g replace", "A/g"),
-        ("create A/g 644\nwrite A/g 0 3000 2", "A/g"),
-    ] {
-        for mode in MODES {
-            let script = format!("{setup}{change}\nfdatasync {path}\n");
-            let failure = explore_script(&Ext2System::new(mode), &script, &quick());
-            assert_eq!(failure.expect("a script"), None, "{mode}: {change}");
         }
     }
 }
