@@ -4,6 +4,7 @@
 //! Each is a [`crash::program::Program`]. Tests choose the sizes; [`all`] lists the programs that
 //! `selvedge crash test --type memory` explores.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 #![allow(missing_docs)] // fields are the sizes of a program, named for what they count
 
 pub mod disk;
