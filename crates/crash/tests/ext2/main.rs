@@ -109,23 +109,31 @@ fn journal() {
     holds(Mode::Journal, &pairs());
 }
 
-/// The scripts that every engine runs. A moment of a journal has more states than one of soft
-/// updates, so that it runs with fewer schedules.
+/// The scripts that every engine runs, with few states of each moment: a transaction of a journal
+/// has a thousand.
 #[test]
 fn shared_scripts() {
-    for (mode, schedules) in [
-        (Mode::SoftUpdates, &Schedule::ALL[..]),
-        (Mode::JournalMetadata, &[Schedule::Sync, Schedule::Any(1)]),
-        (Mode::JournalOrdered, &[Schedule::Sync, Schedule::Any(1)]),
-        (Mode::Journal, &[Schedule::Sync, Schedule::Any(1)]),
-    ] {
+    for mode in MODES {
         let options = Options {
             ops: 0,
             scripts: scripts::all(),
-            states_per_point: 16,
-            samples: 4,
-            moments: 20,
-            schedules: schedules.to_vec(),
+            states_per_point: 8,
+            samples: 2,
+            moments: 8,
+            schedules: vec![Schedule::Sync],
+            ..quick()
+        };
+        holds(mode, &options);
+    }
+}
+
+/// Those that change few blocks, with more states and every schedule.
+#[test]
+fn shared_scripts_of_files() {
+    for mode in [Mode::SoftUpdates, Mode::JournalMetadata, Mode::Journal] {
+        let options = Options {
+            ops: 0,
+            scripts: scripts::of_files(),
             ..quick()
         };
         holds(mode, &options);

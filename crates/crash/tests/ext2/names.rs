@@ -60,8 +60,10 @@ fn order_holds_for_objects_just_made_moved_or_removed() {
 
 #[test]
 fn fsync_covers_the_path_of_a_file() {
-    for script in scripts::of_paths() {
-        let failure = explore_script(&soft(Optimised::None), &script, &options());
-        assert_eq!(failure.expect("a script"), None, "{script}");
+    for optimised in [Optimised::Both, Optimised::None] {
+        for script in scripts::of_paths() {
+            let failure = explore_script(&soft(optimised), &script, &options());
+            assert_eq!(failure.expect("a script"), None, "{optimised}: {script}");
+        }
     }
 }
