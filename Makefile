@@ -62,7 +62,7 @@ lint: need-build
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
 unit: need-build need-mount
-	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs
+	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs sfdisk:fdisk sgdisk:gdisk
 	@tools/timed-tests $(CARGO) test --locked --workspace --no-fail-fast
 	@tools/timed-tests $(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
 
