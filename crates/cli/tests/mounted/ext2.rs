@@ -555,7 +555,7 @@ fn images_of_mke2fs() {
         assert!(refused.contains("quota; mount it with -o ro"), "{refused}");
         mke2fs(&["-O", "extent"]);
         let refused = refusal(&place, &["-o", "ro"]);
-        assert!(refused.contains("not know: extent"), "{refused}");
+        assert!(refused.contains("unknown features: extent"), "{refused}");
     }
 }
 
