@@ -39,7 +39,8 @@
  * -----------
  *   SELVEDGE_REGION_PATH  the directory of the files; "." if not set
  *   SELVEDGE_BASE         the first address of a new directory, as 0x...; 0x200000000000 if not
- *                         set. A directory keeps its first address
+ *                         set. A directory keeps its first address: another
+ *                         value is refused
  *   SELVEDGE_BYTES        bytes of addresses to reserve, a limit of the size of durable memory;
  *                         1099511627776 if not set. Use fewer if addresses are limited (ulimit -v),
  *                         and under valgrind, which is slow with many

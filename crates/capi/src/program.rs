@@ -108,7 +108,8 @@ pub(crate) enum StartError {
     Statics(#[from] StaticsError),
     #[error(
         "durable memory is not for a child made by fork: let the child run another program, or \
-         fork before durable memory is opened (a program with persistent variables cannot)"
+         fork before durable memory is opened (with persistent variables it is open \
+         when `main` begins)"
     )]
     Forked,
 }

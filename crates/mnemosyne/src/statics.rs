@@ -133,7 +133,7 @@ impl Table {
         let table =
             Self::decode(&bytes).filter(|table| table.data >= len && table.is_within(region));
         table.ok_or(TableError::Damaged(
-            "describes variables that do not fit its region",
+            "is malformed, or does not fit its region",
         ))
     }
 

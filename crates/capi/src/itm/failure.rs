@@ -137,7 +137,7 @@ impl Thread {
             ),
             TxError::Failed(why) => format!(
                 "durable memory in {path}: no more transactions: {why}; committed data are \
-                 available after a repair"
+                 available once the cause is removed"
             ),
             why => format!("durable memory in {path}: {why}"),
         }

@@ -114,7 +114,7 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             return self.corrupt("E13", format_args!("inode {ino}: no '{expected}'"));
         }
         match self.misled(header) {
-            // A directory without a name may be older than the removal of its parent.
+            // A directory without a name may outlive its parent: its `..` may lead to a free inode.
             Some((invariant, wrong)) if nth == 1 => {
                 self.content(ino, invariant, format_args!("inode {ino}: '..' {wrong}"));
             }

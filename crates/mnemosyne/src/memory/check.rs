@@ -10,7 +10,7 @@
 //!    slot and descriptor is read at most a few times. Heads after the end of a log that only look
 //!    like those of records are read as well, at most as many bytes as four logs.
 //! 4. Everything that [`DurableMemory::open`](super::DurableMemory::open) rejects has a finding. So
-//!    has a directory that was open when the machine went down.
+//!    has a directory that was open with durability `process` when the machine went down.
 
 use super::boot::BootNote;
 use super::files::SystemFiles;

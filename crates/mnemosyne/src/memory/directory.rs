@@ -9,7 +9,7 @@
 //!    at a store.
 //! 3. Files of other programs are not replaced, whatever their names. A region takes the next slot
 //!    then. If another name that is needed is taken, opening fails.
-//! 4. While a directory is open, no other process and no other thread opens it.
+//! 4. While a directory is open, nothing opens it again, in this process or another.
 //! 5. Of several processes that make a directory at the same time, one does.
 //! 6. Directories, files and pools are made for their owner only (modes 0700 and 0600). Existing
 //!    ones keep their modes.

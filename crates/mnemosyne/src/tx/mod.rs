@@ -106,7 +106,7 @@ const LOGGED_AHEAD: u64 = 255;
 /// No commit is under way.
 const IDLE: u64 = u64::MAX;
 
-/// A log. It is padded, because each commit changes it and other threads only read their own.
+/// A log. Its padding keeps commits of one thread from slowing down reads of other logs.
 struct Slot<P> {
     appender: Mutex<Appender<P>>,
     /// Commits to this log since the last truncation.

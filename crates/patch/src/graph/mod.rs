@@ -8,7 +8,7 @@
 //!   a merge adds none that waits for the patch.
 //! - **P2** *Closed writes.* Each patch that [`Graph::issue`] writes has its befores on the
 //!   medium or in the same write (`dep[F_B]` within `C` and `F_B`).
-//! - **P3** *Hard patches never wait alone.* No hard patch is the head of a block-level cycle
+//! - **P3** *A hard patch is never left out of a write.* No hard patch is the head of a block-level cycle
 //!   (a chain that leaves its block and comes back), so no write must leave it out. A block
 //!   has at most one pending hard patch, and all its other pending patches depend on it.
 //! - **P4** *Counts.* `unmet_*`, `external`, `held_back`, `pending`, `issued`, `live` and the

@@ -2,7 +2,7 @@
 //!
 //! Guarantee: an element is never moved.
 //!
-//! One segment after the last element is kept, so that pushes and pops at its border do not
+//! At most one segment after the last element is kept, so that pushes and pops at its border do not
 //! allocate and free it again and again.
 
 use super::{Item, damaged, element, headed, put, replace, take, until_over};
