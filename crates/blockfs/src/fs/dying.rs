@@ -4,6 +4,7 @@
 //! an operation that finds no room waits for them.
 
 use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
 use std::collections::HashSet;
 use vfs::Ino;
 
@@ -18,6 +19,8 @@ pub(super) struct Dying {
 #[derive(Debug, Default)]
 struct Inodes {
     now: HashSet<Ino>,
+    /// Number of deaths whose inode number is free again, while their last operation ends.
+    ending: usize,
     /// Number of inodes freed so far.
     ended: u64,
 }
@@ -26,7 +29,11 @@ impl Dying {
     /// Adds an inode until the result is dropped. `None` if it is there already.
     pub(super) fn enter(&self, ino: Ino) -> Option<Death<'_>> {
         let is_new = self.inodes.lock().now.insert(ino);
-        is_new.then_some(Death { all: self, ino })
+        is_new.then_some(Death {
+            all: self,
+            ino,
+            is_number_free: Cell::new(false),
+        })
     }
 
     /// Number of inodes freed so far, for [`wait`](Self::wait).
@@ -38,7 +45,7 @@ impl Dying {
     pub(super) fn wait(&self, ended: u64) -> bool {
         let mut inodes = self.inodes.lock();
         while inodes.ended == ended {
-            if inodes.now.is_empty() {
+            if inodes.now.is_empty() && inodes.ending == 0 {
                 return false;
             }
             tracing::debug!("a call without room waits for inodes that are being freed");
@@ -52,6 +59,7 @@ impl Dying {
 pub(super) struct Death<'a> {
     all: &'a Dying,
     ino: Ino,
+    is_number_free: Cell<bool>,
 }
 
 impl Death<'_> {
@@ -59,12 +67,25 @@ impl Death<'_> {
     pub(super) fn ino(&self) -> Ino {
         self.ino
     }
+
+    /// Lets the next inode with this number enter. Called with the tree locked, in the operation
+    /// that frees the number: before this death ends, a new inode may have the number and die.
+    pub(super) fn free_number(&self) {
+        let mut inodes = self.all.inodes.lock();
+        if !self.is_number_free.replace(true) {
+            inodes.now.remove(&self.ino);
+            inodes.ending += 1;
+        }
+    }
 }
 
 impl Drop for Death<'_> {
     fn drop(&mut self) {
         let mut inodes = self.all.inodes.lock();
-        inodes.now.remove(&self.ino);
+        match self.is_number_free.get() {
+            true => inodes.ending -= 1,
+            false => drop(inodes.now.remove(&self.ino)),
+        }
         inodes.ended += 1;
         drop(inodes);
         self.all.ended.notify_all();
@@ -84,6 +105,33 @@ mod tests {
         assert!(dying.enter(Ino(8)).is_some());
         drop(first);
         assert!(dying.enter(Ino(7)).is_some());
+    }
+
+    #[test]
+    fn a_number_is_free_before_the_operation_that_frees_it_ends() {
+        let dying = Dying::default();
+        let first = dying.enter(Ino(7)).unwrap();
+        first.free_number();
+        first.free_number();
+        let second = dying.enter(Ino(7));
+        assert!(second.is_some());
+        drop(first);
+        assert!(dying.enter(Ino(7)).is_none(), "the second one is there");
+        drop(second);
+        assert!(!dying.wait(dying.ended()));
+    }
+
+    #[test]
+    fn a_wait_includes_operations_that_end() {
+        let dying = Dying::default();
+        let ended = dying.ended();
+        let death = dying.enter(Ino(7)).unwrap();
+        death.free_number();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| dying.wait(ended));
+            drop(death);
+            assert!(waiter.join().unwrap());
+        });
     }
 
     #[test]

@@ -549,6 +549,7 @@ impl<F: Format> BlockFs<F> {
                     let befores = after(Rule::NullifyBeforeReuse, off);
                     self.format.free_inode(op, ino, &befores, never_named)?;
                     self.known.lock().remove(&ino);
+                    death.free_number();
                 }
                 Ok(freed.more)
             })?;

@@ -184,7 +184,8 @@ fn written_while_freed(when: When, free: impl Fn(&Bench, Ino)) {
             drop(fs);
             let _ = (result.send(done), waits.send(()));
         });
-        ended.recv().unwrap();
+        let limit = std::time::Duration::from_secs(60);
+        ended.recv_timeout(limit).expect("the write waits or ends");
     });
     // The hook stops `free` until the write waits or has ended.
     *bench.hook.lock() = Some((when, hook));
