@@ -379,10 +379,13 @@ impl<F: Format> FileSystem for BlockFs<F> {
         let ino = self.down(ino);
         self.look(|| {
             let attr = self.attr(ino)?;
-            if attr.nlink == 0 && !self.is_referenced(ino) {
+            // One lock: a forget in between would end the inode's life.
+            let mut known = self.known.lock();
+            let is_referenced = known.get(&ino).is_some_and(|known| known.refs > 0);
+            if attr.nlink == 0 && !is_referenced {
                 return Err(Errno::STALE.into());
             }
-            self.refer(ino);
+            known.entry(ino).or_default().refs += 1;
             Ok(self.shown(attr))
         })
     }
