@@ -9,9 +9,11 @@ use std::collections::VecDeque;
 use vfs::{Cookie, FileType, Ino};
 
 /// Most inodes that a search for labels visits.
-const MOST_INODES: usize = 10_000;
+const MOST_INODES: usize = 2_000;
 /// Most blocks of files that a search for labels visits.
-const MOST_BLOCKS: usize = 1_000_000;
+const MOST_BLOCKS: usize = 100_000;
+/// Most blocks that it visits with the tree locked.
+const BLOCKS_AT_ONCE: usize = 1_000;
 
 /// A file or directory to visit, by the format's number.
 struct Visit {
@@ -19,6 +21,8 @@ struct Visit {
     kind: FileType,
     /// Empty for the root.
     path: String,
+    /// First block of the file to visit. Not 0 in the continuation of a visit.
+    from: u64,
 }
 
 /// The contents of a visited file or directory.
@@ -29,6 +33,8 @@ struct Found {
     /// Number of blocks visited.
     visited: usize,
     is_single: bool,
+    /// The block at which the visit continues, if it is not complete.
+    next: Option<u64>,
     entries: Vec<Visit>,
 }
 
@@ -45,15 +51,17 @@ impl<F: Format> BlockFs<F> {
             ino: self.format.root(),
             kind: FileType::Directory,
             path: String::new(),
+            from: 0,
         }]);
         while !wanted.is_empty()
             && seen.len() < MOST_INODES
             && let Some(visit) = todo.pop_front()
         {
-            if !seen.insert(visit.ino) {
+            if visit.from == 0 && !seen.insert(visit.ino) {
                 continue;
             }
-            let Ok(found) = self.look(|| self.visit(&visit, &wanted, budget)) else {
+            let most = budget.min(BLOCKS_AT_ONCE);
+            let Ok(found) = self.look(|| self.visit(&visit, &wanted, most)) else {
                 continue;
             };
             budget -= found.visited;
@@ -62,12 +70,16 @@ impl<F: Format> BlockFs<F> {
                 labels.insert(lba, label(&visit, index, found.is_single));
             }
             todo.extend(found.entries);
+            if let Some(from) = found.next.filter(|_| budget > 0) {
+                todo.push_front(Visit { from, ..visit });
+            }
         }
         labels
     }
 
-    /// Finds wanted blocks of a file or directory, and the entries of a directory.
-    fn visit(&self, visit: &Visit, wanted: &HashSet<Lba>, budget: usize) -> Result<Found, Refusal> {
+    /// Finds wanted blocks of a file or directory, in `most` blocks from `visit.from` on. Lists the
+    /// entries of a directory with its first blocks.
+    fn visit(&self, visit: &Visit, wanted: &HashSet<Lba>, most: usize) -> Result<Found, Refusal> {
         let mut found = Found::default();
         let (format, ino) = (&self.format, visit.ino);
         let has_blocks = match visit.kind {
@@ -81,10 +93,12 @@ impl<F: Format> BlockFs<F> {
             let size = self.attr(ino)?.size;
             let end = size.div_ceil(u64::from(format.block_bytes()));
             found.is_single = end == 1;
-            let mut from = 0;
-            while found.visited < budget
-                && let Some(index) = format.next_block(ino, from, end)?
-            {
+            let mut from = visit.from;
+            while let Some(index) = format.next_block(ino, from, end)? {
+                if found.visited == most {
+                    found.next = Some(index);
+                    break;
+                }
                 found.visited += 1;
                 let lba = format.block_of(ino, index)?;
                 let lba = lba.filter(|lba| wanted.contains(lba));
@@ -92,13 +106,14 @@ impl<F: Format> BlockFs<F> {
                 from = index + 1;
             }
         }
-        if visit.kind == FileType::Directory {
+        if visit.kind == FileType::Directory && visit.from == 0 {
             format.list(ino, Cookie::default(), &mut |entry| {
                 if !matches!(entry.name, b"." | b"..") {
                     found.entries.push(Visit {
                         ino: entry.ino,
                         kind: entry.kind,
                         path: format!("{}/{}", visit.path, shown(entry.name)),
+                        from: 0,
                     });
                 }
                 true
