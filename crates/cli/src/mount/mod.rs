@@ -1,6 +1,7 @@
 //! Mounting: the options of mount(8), the daemon, and the server.
 
 pub(crate) mod daemon;
+pub(crate) mod drawer;
 pub(crate) mod facts;
 pub(crate) mod nth_call;
 pub(crate) mod options;

@@ -1,6 +1,7 @@
 //! The server of one mount, from opening the image to the unmount.
 
 use crate::failure::{Failure, Outcome, code};
+use crate::mount::drawer::Drawer;
 use crate::mount::options::Options;
 use crate::mount::own_mount::{OwnMount, Unmounted};
 use crate::mount::power_cut::Switch;
@@ -116,7 +117,7 @@ fn run(mount: Mount, own: OwnMount, opened: Opened, signals: Signals, facts: Fac
         mount: own,
         fs: Arc::clone(&fs),
         switch: switch.clone(),
-        draw,
+        drawer: draw.map(Drawer::new),
         is_closing: Arc::clone(&is_closing),
     };
     thread::spawn(move || on_signal.serve(signals));
@@ -247,7 +248,7 @@ struct OnSignal {
     mount: OwnMount,
     fs: Arc<dyn FileSystem>,
     switch: Option<Switch>,
-    draw: Option<Draw>,
+    drawer: Option<Drawer>,
     /// Set when nothing is mounted any more: the main thread closes the file system and then
     /// ends the server itself.
     is_closing: Arc<Mutex<bool>>,
@@ -256,14 +257,10 @@ struct OnSignal {
 impl OnSignal {
     fn serve(self, mut signals: Signals) {
         for signal in signals.forever() {
-            match (signal, &self.switch, &self.draw) {
+            match (signal, &self.switch, &self.drawer) {
                 (SIGUSR1, Some(switch), _) => switch.cut(),
                 (SIGUSR1, None, _) | (SIGUSR2, _, None) => {}
-                (SIGUSR2, _, Some(draw)) => {
-                    if let Err(e) = draw() {
-                        tracing::error!("{e}");
-                    }
-                }
+                (SIGUSR2, _, Some(drawer)) => drawer.request(),
                 _ => self.unmount(signal),
             }
         }
