@@ -1,12 +1,11 @@
-//! The common part of the engines of block formats: the options of a mount, mounting, drawings.
+//! The common part of the engines of block formats: the options of a mount, and mounting.
 
 use crate::OnError;
 use crate::mount::{Devices, MountError, MountOptions, Mountable, Mounted, mount};
 use clap::Args;
 use engine::values::{Listed, explained, listed};
 use engine::{Draw, Error, Interposer, MountRequest, Opened, Prepared, Result, size};
-use medium::block::{BlockDevice, Lba};
-use patch::draw::Drawing;
+use medium::block::BlockDevice;
 use patch::stack::{Mode, Stack};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -166,26 +165,6 @@ pub fn named(path: &Path, e: MountError) -> Error {
     }
 }
 
-/// Draws the patch graph of a mount, with the names of its blocks.
-pub fn drawing<F: Mountable>(mounted: &Mounted<F>) -> Drawing {
-    let mut drawing = mounted.cache().draw();
-    let fs = mounted.file_system();
-    drawing.name_blocks(|device, lba| match device {
-        0 => fs.format().describe(Lba(lba)),
-        _ => Some("log".into()),
-    });
-    let unnamed = drawing.blocks.iter().filter(|block| block.name.is_none());
-    let mut labels = fs.label_blocks(unnamed.map(|block| Lba(block.lba)));
-    for block in drawing
-        .blocks
-        .iter_mut()
-        .filter(|block| block.name.is_none())
-    {
-        block.name = labels.remove(&Lba(block.lba));
-    }
-    drawing
-}
-
 fn opened<F: Mountable>(
     path: &Path,
     stack: &Stack,
@@ -211,7 +190,7 @@ fn opened<F: Mountable>(
         notes,
         close: Box::new(move || closed.close().map_err(|e| format!("{name}: {e}"))),
         draw: (!options.read_only).then(|| {
-            let draw = move || drawing(&drawn).svg();
+            let draw = move || drawn.drawing().svg();
             Box::new(draw) as Draw
         }),
     })

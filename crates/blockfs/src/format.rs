@@ -367,6 +367,10 @@ pub trait Format: Send + Sync {
 
     /// The place of block `index` of a file, `None` for a hole. It is valid until the next change.
     fn block_of(&self, ino: Ino, index: u64) -> Result<Option<Lba>>;
+    /// The blocks with the pointers on the path to block `index` of a file, for drawings.
+    fn indirect_blocks(&self, _ino: Ino, _index: u64) -> Result<SmallVec<[Lba; 3]>> {
+        Ok(SmallVec::new())
+    }
     /// The first index at or after `index`, and below `end`, that has a block.
     fn next_block(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>>;
     /// The first index at or after `index`, and below `end`, that has no block.
@@ -411,6 +415,10 @@ pub trait Format: Send + Sync {
     fn set_inline_target(&self, op: &Op, ino: Ino, target: &[u8]) -> Result<PatchId>;
     /// All extended attributes, as full names (`user.x`) and values.
     fn attributes(&self, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    /// The block with an inode's extended attributes, if they have one of their own. For drawings.
+    fn attribute_block(&self, _ino: Ino) -> Result<Option<Lba>> {
+        Ok(None)
+    }
     /// Replaces all extended attributes. An empty slice removes them and frees their room. Fails
     /// with `E2BIG` or `ENOSPC` as [`FormatError::Limit`] if they do not fit.
     fn set_attributes(&self, op: &Op, ino: Ino, all: &[(Vec<u8>, Vec<u8>)]) -> Result<Heads>;

@@ -167,7 +167,7 @@ fn near(map: &[u8], goal: u32, bits: u32) -> Option<u32> {
         .or_else(|| first_clear(map, 0, goal.min(bits)))
 }
 
-fn is_set(map: &[u8], bit: u32) -> bool {
+pub(crate) fn is_set(map: &[u8], bit: u32) -> bool {
     map[bit as usize / 8] >> (bit % 8) & 1 == 1
 }
 

@@ -1,12 +1,13 @@
 //! Names of the contents of blocks.
 
+use crate::alloc::is_set;
 use crate::format::SUPER_OFFSET;
 use crate::volume::Ext2;
 use medium::block::Lba;
 
 impl Ext2 {
-    /// The name of the format's structure in a block, such as `block bitmap of group 0`. `None` for
-    /// blocks of files and free ones.
+    /// The name of the format's structure in a block, such as `block bitmap of group 0`, or `free`.
+    /// `None` for blocks of files.
     pub(crate) fn structure_at(&self, lba: Lba) -> Option<String> {
         let layout = &self.layout;
         let block = u32::try_from(lba.0).ok()?;
@@ -28,7 +29,11 @@ impl Ext2 {
                 let first = (b - table.start) * per_block + 1 + group * layout.inodes_per_group;
                 Some(format!("inodes {first} to {}", first + per_block - 1))
             }
-            _ => None,
+            b => {
+                let map = self.store.read(Lba(found.block_bitmap.into())).ok()?;
+                let is_used = is_set(&map, b - layout.group_start(group));
+                (!is_used).then(|| "free".into())
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::log::clear_marks;
 use crate::{Ext2, Ext2System, Inodes, MkfsOptions, SuperInfo};
-use blockfs::engine::{MountArgs, drawing, named, stack_text};
+use blockfs::engine::{MountArgs, named, stack_text};
 use blockfs::mount::{Devices, MountOptions, Mountable, guarantees, mount, recover};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::values::listed;
@@ -267,7 +267,7 @@ impl Engine for Ext2Engine {
         // Changes that making and mounting it left in memory.
         fs.sync().map_err(Error::new)?;
         calls(&**fs)?;
-        let drawing = drawing(&mounted);
+        let drawing = mounted.drawing();
         Ok(Graph {
             svg: drawing.svg(),
             dot: drawing.dot(),

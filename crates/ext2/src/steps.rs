@@ -5,6 +5,7 @@ use crate::volume::{Ext2, Reserve};
 use blockfs::{Format, Freed, Heads, InodeChange, NewInode, Next, Piece, Removed, Result, Written};
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Store};
+use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::check::Finding;
 use vfs::{Attr, Cookie, Ctx, DirEntry, FileType, Ino, NAME_MAX, StatFs};
@@ -160,6 +161,11 @@ impl Format for Ext2 {
         Ok(block.map(|block| Lba(block.into())))
     }
 
+    fn indirect_blocks(&self, ino: Ino, index: u64) -> Result<SmallVec<[Lba; 3]>> {
+        let path = self.indirect_on_path(&self.load_ino(ino)?, index)?;
+        Ok(path.iter().map(|block| Lba((*block).into())).collect())
+    }
+
     fn next_block(&self, ino: Ino, index: u64, end: u64) -> Result<Option<u64>> {
         let found = self.next_from(ino, index..end)?;
         Ok(found.map(|found| found.max(index)))
@@ -209,6 +215,11 @@ impl Format for Ext2 {
 
     fn attributes(&self, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         self.all_attributes(ino)
+    }
+
+    fn attribute_block(&self, ino: Ino) -> Result<Option<Lba>> {
+        let found = self.attr_block(&self.load_ino(ino)?)?;
+        Ok(found.map(|(block, _)| Lba(block.into())))
     }
 
     fn set_attributes(&self, op: &Op, ino: Ino, all: &[(Vec<u8>, Vec<u8>)]) -> Result<Heads> {

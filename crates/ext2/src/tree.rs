@@ -130,6 +130,14 @@ impl Ext2 {
         }
     }
 
+    /// The existing indirect blocks on the path to block `index`.
+    pub(crate) fn indirect_on_path(&self, node: &Node, index: u64) -> Result<SmallVec<[u32; 3]>> {
+        if !node.has_blocks(self.layout.block_bytes) {
+            return Ok(SmallVec::new());
+        }
+        Ok(self.walk(node, &self.path(index)?)?.0)
+    }
+
     // --- looking ----------------------------------------------------------------------
 
     pub(crate) fn next_from(&self, ino: Ino, range: Range<u64>) -> Result<Option<u64>> {

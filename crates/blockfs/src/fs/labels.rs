@@ -25,11 +25,20 @@ struct Visit {
     from: u64,
 }
 
-/// The contents of a visited file or directory.
+/// The use of a block by an inode.
+#[derive(Clone, Copy)]
+enum Use {
+    /// The contents, with the index of the block in the file.
+    Contents(u64),
+    Indirect,
+    Attributes,
+}
+
+/// The result of a visit.
 #[derive(Default)]
 struct Found {
-    /// Wanted blocks, with their index in the file.
-    blocks: Vec<(Lba, u64)>,
+    /// Wanted blocks.
+    blocks: Vec<(Lba, Use)>,
     /// Number of blocks visited.
     visited: usize,
     is_single: bool,
@@ -38,10 +47,20 @@ struct Found {
     entries: Vec<Visit>,
 }
 
+impl Found {
+    /// Adds those of these blocks that are wanted.
+    fn add(&mut self, wanted: &HashSet<Lba>, blocks: impl IntoIterator<Item = Lba>, used: Use) {
+        let blocks = blocks.into_iter().filter(|lba| wanted.contains(lba));
+        self.blocks.extend(blocks.map(|lba| (lba, used)));
+    }
+}
+
 impl<F: Format> BlockFs<F> {
     /// Labels of blocks by the paths of their files, such as `directory /d` and
-    /// `file /d/f block 3`. Searches the tree from the root, up to a limit, so blocks of a large
-    /// file system may get no label.
+    /// `file /d/f block 3`. Searches the tree from the root until all are found, or up to a limit.
+    /// Blocks of a large file system may get no label, and files without a name never get one.
+    ///
+    /// Changes go on during the search. A label says the use of a block when it was visited.
     pub fn label_blocks(&self, blocks: impl IntoIterator<Item = Lba>) -> HashMap<Lba, String> {
         let mut wanted: HashSet<Lba> = blocks.into_iter().collect();
         let mut labels = HashMap::new();
@@ -65,9 +84,9 @@ impl<F: Format> BlockFs<F> {
                 continue;
             };
             budget -= found.visited;
-            for (lba, index) in found.blocks {
+            for (lba, used) in found.blocks {
                 wanted.remove(&lba);
-                labels.insert(lba, label(&visit, index, found.is_single));
+                labels.insert(lba, label(&visit, used, found.is_single));
             }
             todo.extend(found.entries);
             if let Some(from) = found.next.filter(|_| budget > 0) {
@@ -82,6 +101,10 @@ impl<F: Format> BlockFs<F> {
     fn visit(&self, visit: &Visit, wanted: &HashSet<Lba>, most: usize) -> Result<Found, Refusal> {
         let mut found = Found::default();
         let (format, ino) = (&self.format, visit.ino);
+        if visit.from == 0 {
+            let lba = format.attribute_block(ino)?;
+            found.add(wanted, lba, Use::Attributes);
+        }
         let has_blocks = match visit.kind {
             FileType::Regular | FileType::Directory => true,
             FileType::Symlink => format.inline_target(ino)?.is_none(),
@@ -100,9 +123,9 @@ impl<F: Format> BlockFs<F> {
                     break;
                 }
                 found.visited += 1;
-                let lba = format.block_of(ino, index)?;
-                let lba = lba.filter(|lba| wanted.contains(lba));
-                found.blocks.extend(lba.map(|lba| (lba, index)));
+                found.add(wanted, format.block_of(ino, index)?, Use::Contents(index));
+                let indirect = format.indirect_blocks(ino, index)?;
+                found.add(wanted, indirect, Use::Indirect);
                 from = index + 1;
             }
         }
@@ -133,19 +156,24 @@ fn shown(name: &[u8]) -> String {
     name.chars().map(escape).collect()
 }
 
-fn label(visit: &Visit, index: u64, is_single: bool) -> String {
+fn label(visit: &Visit, used: Use, is_single: bool) -> String {
     let path = match visit.path.as_str() {
         "" => "/",
         path => path,
     };
-    match visit.kind {
-        FileType::Directory if is_single => format!("directory {path}"),
-        FileType::Directory => format!("directory {path} block {index}"),
-        FileType::Symlink => format!("symbolic link {path}"),
-        FileType::Regular
-        | FileType::Fifo
-        | FileType::Socket
-        | FileType::CharDevice
-        | FileType::BlockDevice => format!("file {path} block {index}"),
+    let kind = match visit.kind {
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::Regular => "file",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::CharDevice | FileType::BlockDevice => "device",
+    };
+    match (used, visit.kind) {
+        (Use::Indirect, _) => format!("{kind} {path} indirect block"),
+        (Use::Attributes, _) => format!("{kind} {path} attributes"),
+        (Use::Contents(_), FileType::Symlink) => format!("{kind} {path}"),
+        (Use::Contents(_), FileType::Directory) if is_single => format!("{kind} {path}"),
+        (Use::Contents(index), _) => format!("{kind} {path} block {index}"),
     }
 }

@@ -8,6 +8,7 @@
 //! - [`Mounted::close`] returns `Ok` only when everything is durable in place.
 
 mod devices;
+mod drawing;
 mod error;
 mod guarantees;
 mod journals;
@@ -134,6 +135,8 @@ pub struct Mounted<F: Mountable> {
     fs: Arc<BlockFs<F>>,
     cache: Arc<Cache>,
     journal: Option<Arc<Journal>>,
+    /// The number of the log's device in the cache, and the log's blocks there.
+    log: Option<(u8, Place)>,
     disk: Arc<dyn BlockDevice>,
     stack: Stack,
     read_only: bool,
@@ -168,7 +171,7 @@ pub fn mount<F: Mountable>(
         false => None,
     };
     let devices = std::iter::once(disk.clone()).chain(log).collect();
-    let assembled = stack.assemble(devices, place, seconds_of(options.clock.clone()))?;
+    let assembled = stack.assemble(devices, place.clone(), seconds_of(options.clock.clone()))?;
     if assembled.journal.is_some() {
         // The mark follows the check of the log, so that an unusable log is not required later. The
         // log is empty, and the cache has not read the superblock.
@@ -198,6 +201,7 @@ pub fn mount<F: Mountable>(
         fs: Arc::new(BlockFs::open(format, served)?),
         cache: assembled.cache,
         journal: assembled.journal,
+        log: place,
         disk,
         stack: stack.clone(),
         read_only: options.read_only,

@@ -289,3 +289,36 @@ fn a_device_that_nothing_uses_is_refused() {
     let opened = Devices::open::<Ext2>(file.path(), &stack.parse().unwrap(), false);
     assert!(matches!(opened, Err(MountError::Unused(1))));
 }
+
+#[test]
+fn a_drawing_names_blocks_of_every_use() {
+    for mode in Mode::ALL {
+        let disk = image();
+        let mounted = open(&stack(mode), &disk, None, false).unwrap();
+        let (fs, cx) = (mounted.file_system(), Ctx::root());
+        write(&mounted, b"removed", &[1; 5000]);
+        let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+        // Blocks 12 and later need an indirect block.
+        fs.write(&cx, file, 0, &[1; 20 * BLOCK as usize]).unwrap();
+        let attribute = (b"user.a".as_slice(), [7; 500].as_slice());
+        fs.setxattr(&cx, file, attribute.0, attribute.1, vfs::XattrMode::Set)
+            .unwrap();
+        fs.unlink(&cx, Ino::ROOT, b"removed").unwrap();
+        if let Some(journal) = mounted.journal() {
+            journal.commit().unwrap();
+        }
+        let drawing = mounted.drawing();
+        let unnamed: Vec<_> = drawing.blocks.iter().filter(|b| b.name.is_none()).collect();
+        assert!(unnamed.is_empty(), "{mode}: {unnamed:?}");
+        let names: Vec<_> = drawing
+            .blocks
+            .iter()
+            .flat_map(|b| b.name.as_deref())
+            .collect();
+        let expected = ["file /file indirect block", "file /file attributes"];
+        let log = mounted.journal().map(|_| "log");
+        for name in expected.iter().chain(&log) {
+            assert!(names.contains(name), "{mode}: {name}: {names:?}");
+        }
+    }
+}

@@ -34,6 +34,12 @@ impl Place {
         runs.flat_map(|(_, lba, len)| (lba.0..lba.0 + len).map(Lba))
     }
 
+    /// Whether a block of the device is one of the log.
+    pub fn contains(&self, lba: Lba) -> bool {
+        let mut runs = self.runs.iter();
+        runs.any(|(_, first, len)| (first.0..first.0 + len).contains(&lba.0))
+    }
+
     /// Number of blocks of the log.
     pub fn blocks(&self) -> u64 {
         self.blocks
