@@ -22,6 +22,15 @@ pub(super) struct OtherName {
     pub there: Befores,
 }
 
+/// When an inode is freed after its last name was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Freeing {
+    /// In the operation that removes the name.
+    Now,
+    /// In operations of its own, after its last reference.
+    Later,
+}
+
 impl<F: Format> BlockFs<F> {
     /// The directory `dir`, searched for `name`.
     pub(super) fn search(
@@ -369,7 +378,7 @@ impl<F: Format> BlockFs<F> {
             if directory && !self.format.is_empty(victim.ino)? {
                 return Err(Errno::NOTEMPTY.into());
             }
-            self.ready_to_drop(&victim)?;
+            let freeing = self.ready_to_drop(&victim)?;
             let now = self.now();
             let stays = self.lean_on_other(op, &victim, dir, name)?;
             let mut befores = self.before_removal(&victim);
@@ -385,7 +394,8 @@ impl<F: Format> BlockFs<F> {
             }
             let touched = self.touch(op, dir, now)?;
             self.note(dir, &[removed.patch, touched]);
-            self.drop_link(op, &victim, removed, now, stays.is_some())
+            let stays = stays.is_some();
+            self.drop_link(op, &victim, freeing, removed, now, stays)
         })?;
         match orphan {
             Some(death) => self.destroy_orphan(caller(cx), death),
@@ -394,12 +404,14 @@ impl<F: Format> BlockFs<F> {
     }
 
     /// Takes one link off an inode, one of whose names is gone. Returns the inode's [`Death`] if
-    /// it is unreferenced and too large for this operation: pass it to
-    /// [`destroy_orphan`](Self::destroy_orphan). `stays`: it is a directory with another name.
+    /// it is unreferenced and not freed in this operation: pass it to
+    /// [`destroy_orphan`](Self::destroy_orphan). `freeing`: the result of
+    /// [`ready_to_drop`](Self::ready_to_drop). `stays`: it is a directory with another name.
     pub(super) fn drop_link(
         &self,
         op: &Op,
         victim: &Attr,
+        freeing: Freeing,
         removed: Removed,
         now: Timestamp,
         stays: bool,
@@ -415,8 +427,7 @@ impl<F: Format> BlockFs<F> {
         let mut gone = Befores::from_iter(removed.before_reuse());
         gone.extend(left);
         gone.extend(after(Rule::NullifyBeforeReuse, earlier));
-        let is_small = victim.blocks <= self.small();
-        if links == 0 && is_small && !self.is_referenced(victim.ino) {
+        if links == 0 && freeing == Freeing::Now {
             self.destroy(op, victim.ino, &gone, never_stored)?;
             return Ok(None);
         }
@@ -452,16 +463,20 @@ impl<F: Format> BlockFs<F> {
         })
     }
 
-    /// Reads all that [`drop_link`](Self::drop_link) needs, before the first change.
-    pub(super) fn ready_to_drop(&self, victim: &Attr) -> crate::Result<()> {
+    /// Decides when the inode is freed if its last name is removed. Reads all that
+    /// [`drop_link`](Self::drop_link) then needs, before the first change.
+    ///
+    /// The inode can lose its last reference between this and `drop_link`, but cannot get one.
+    pub(super) fn ready_to_drop(&self, victim: &Attr) -> crate::Result<Freeing> {
         let is_last = victim.nlink <= 1 || victim.kind == FileType::Directory;
         if !is_last || self.is_referenced(victim.ino) || victim.blocks > self.small() {
-            return Ok(());
+            return Ok(Freeing::Later);
         }
         self.format.ready(Next::Free {
             ino: victim.ino,
             budget: u32::MAX,
-        })
+        })?;
+        Ok(Freeing::Now)
     }
 
     /// Prepares the removal of one name of an empty directory that may have two, since a crash

@@ -1,6 +1,7 @@
 //! Renames: all checks first, in the order of Linux, then the steps.
 
 use super::dying::Death;
+use super::names::Freeing;
 use super::{BlockFs, Refusal, caller};
 use crate::seeded::{Bug, hit};
 use crate::{Befores, Format, InodeChange, Next, Removed, after};
@@ -52,12 +53,12 @@ impl<F: Format> BlockFs<F> {
             let Some(plan) = self.plan(cx, names, flags)? else {
                 return Ok(None);
             };
-            self.ready_to_move(&plan)?;
+            let freeing = self.ready_to_move(&plan)?;
             if plan.exchange {
                 self.exchange(op, &plan)?;
                 return Ok(None);
             }
-            self.move_to(op, &plan)
+            self.move_to(op, &plan, freeing)
         })?;
         match orphan {
             Some(death) => self.destroy_orphan(caller(cx), death),
@@ -149,8 +150,9 @@ impl<F: Format> BlockFs<F> {
         Ok(())
     }
 
-    /// Reads all that the steps need, before the first change.
-    fn ready_to_move(&self, plan: &Move<'_>) -> crate::Result<()> {
+    /// Reads all that the steps need, before the first change. Decides when a replaced inode is
+    /// freed.
+    fn ready_to_move(&self, plan: &Move<'_>) -> crate::Result<Freeing> {
         let moved = [
             Some(&plan.source),
             plan.target.as_ref().filter(|_| plan.exchange),
@@ -161,18 +163,24 @@ impl<F: Format> BlockFs<F> {
             }
         }
         match &plan.target {
-            Some(_) if plan.exchange => Ok(()),
+            Some(_) if plan.exchange => Ok(Freeing::Later),
             Some(target) => self.ready_to_drop(target),
             None => {
                 let (dir, name) = (plan.to.ino, plan.new_name);
-                self.format.ready(Next::AddName { dir, name })
+                self.format.ready(Next::AddName { dir, name })?;
+                Ok(Freeing::Later)
             }
         }
     }
 
     /// Makes the new name, then removes the old one (U4). Links are raised before and lowered
     /// after (U3). Returns the [`Death`] of the replaced inode if the caller must free it.
-    fn move_to(&self, op: &Op, plan: &Move<'_>) -> std::result::Result<Option<Death<'_>>, Refusal> {
+    fn move_to(
+        &self,
+        op: &Op,
+        plan: &Move<'_>,
+        freeing: Freeing,
+    ) -> std::result::Result<Option<Death<'_>>, Refusal> {
         let now = self.now();
         let reached = match plan.crosses() {
             true => self.before_reached(plan.to.ino)?,
@@ -184,7 +192,7 @@ impl<F: Format> BlockFs<F> {
         self.stamp(op, plan, now)?;
         match (&plan.target, arrived.replaced) {
             (Some(target), Some(replaced)) => {
-                self.drop_link(op, target, replaced, now, !arrived.inherits)
+                self.drop_link(op, target, freeing, replaced, now, !arrived.inherits)
             }
             _ => Ok(None),
         }

@@ -6,7 +6,11 @@ use blockfs::{BlockFs, BlockFsOptions};
 use ext2::Ext2;
 use medium::block::{Buffer, Lba, MemoryDevice};
 use parking_lot::Mutex;
-use patch::{Cache, CacheOptions, Caller, Op, Store, StoreError, StoreLayer, Volume};
+use patch::{
+    Before, Cache, CacheOptions, Caller, Change, Content, Op, Patched, Store, StoreError,
+    StoreLayer, Volume,
+};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use tracing::span::{Attributes, Id, Record};
@@ -61,6 +65,18 @@ impl StoreLayer for Hooked {
     fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
         self.reach(&[When::BeforeBegin, When::BeforeCall]);
         self.inner.begin(blocks, caller)
+    }
+
+    fn change(
+        &self,
+        op: &Op,
+        lba: Lba,
+        content: Content,
+        change: Change<'_>,
+        befores: &[Before],
+    ) -> Result<Patched, StoreError> {
+        self.reach(&[When::BeforeChange]);
+        self.inner.change(op, lba, content, change, befores)
     }
 
     fn end(&self, op: Op) {
@@ -151,11 +167,22 @@ impl Subscriber for Waits {
     }
     fn record(&self, _span: &Id, _values: &Record<'_>) {}
     fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
-    fn event(&self, _event: &Event<'_>) {
-        let _ = self.0.send(());
+    fn event(&self, event: &Event<'_>) {
+        if event.metadata().target() == "blockfs::fs::dying" {
+            event.record(&mut &*self);
+        }
     }
     fn enter(&self, _span: &Id) {}
     fn exit(&self, _span: &Id) {}
+}
+
+impl Visit for &Waits {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        const WAITS: &str = "a call without room waits for inodes that are being freed";
+        if field.name() == "message" && format!("{value:?}") == WAITS {
+            let _ = self.0.send(());
+        }
+    }
 }
 
 /// Runs `free`, which removes the last name or reference of a file that fills the disk. At the
