@@ -3,7 +3,7 @@
 //! Many blocks take several operations. Meanwhile `statfs` counts the inode's blocks as free, and
 //! an operation that finds no room waits for them.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::HashSet;
 use vfs::Ino;
@@ -25,6 +25,13 @@ struct Inodes {
     ended: u64,
 }
 
+impl Inodes {
+    /// Whether one is being freed, and none was since `ended` had been.
+    fn must_wait(&self, ended: u64) -> bool {
+        self.ended == ended && (!self.now.is_empty() || self.ending > 0)
+    }
+}
+
 impl Dying {
     /// Adds an inode until the result is dropped. `None` if it is there already.
     pub(super) fn enter(&self, ino: Ino) -> Option<Death<'_>> {
@@ -44,14 +51,15 @@ impl Dying {
     /// Waits until more than `ended` inodes have been freed. Returns false if none is being freed.
     pub(super) fn wait(&self, ended: u64) -> bool {
         let mut inodes = self.inodes.lock();
-        while inodes.ended == ended {
-            if inodes.now.is_empty() && inodes.ending == 0 {
-                return false;
-            }
-            tracing::debug!("a call without room waits for inodes that are being freed");
+        if inodes.must_wait(ended) {
+            MutexGuard::unlocked(&mut inodes, || {
+                tracing::debug!("a call without room waits for inodes that are being freed");
+            });
+        }
+        while inodes.must_wait(ended) {
             self.ended.wait(&mut inodes);
         }
-        true
+        inodes.ended != ended
     }
 }
 

@@ -13,6 +13,7 @@ use patch::{
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Guarantees, Ino};
@@ -28,6 +29,8 @@ enum When {
     BeforeBegin,
     /// Before the next read or the begin of the next operation.
     BeforeCall,
+    /// Before the next change.
+    BeforeChange,
     /// After the next operation ended.
     AfterEnd,
 }
@@ -240,4 +243,24 @@ fn a_write_waits_for_the_blocks_of_a_file_after_its_last_name() {
         *bench.hook.lock() = hook;
         bench.fs.unlink(&Ctx::root(), Ino::ROOT, b"old").unwrap();
     });
+}
+
+#[test]
+fn a_file_that_loses_its_last_reference_during_its_unlink_is_freed() {
+    let bench = Bench::new(options(4096));
+    let (cx, fs) = (Ctx::root(), &bench.fs);
+    fs.forget(bench.make(b"first"), 1);
+    let free = fs.statfs().unwrap();
+    let file = bench.make(b"file");
+    fs.write(&cx, file, 0, &[1; 20 * BLOCK as usize]).unwrap();
+    let other = fs.clone();
+    let hook: Hook = Box::new(move || other.forget(file, 1));
+    *bench.hook.lock() = Some((When::BeforeChange, hook));
+    fs.unlink(&cx, Ino::ROOT, b"file").unwrap();
+    assert!(
+        bench.hook.lock().is_none(),
+        "the unlink has changed something"
+    );
+    assert_eq!(fs.statfs().unwrap(), free);
+    bench.close();
 }
