@@ -1,13 +1,14 @@
 //! The engines that benchmarks take, from the one list of engines.
 
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::images;
-use ::engine::{Scratch, ScratchKind};
+use ::engine::{Scratch, ScratchKind, ScratchOptions};
 use medium::{Counting, MemoryPmem};
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
-use vfs::{Clock, FileSystem, ManualClock, SystemClock, Timestamp};
+use vfs::{FileSystem, ManualClock, Timestamp};
 
 /// An engine to measure, by its name: `NAME` or `NAME:MODE`.
 #[derive(Clone, Copy)]
@@ -43,6 +44,17 @@ impl Engine {
             engine: engine.unwrap_or_else(engines::default),
             mode: None,
         }
+    }
+
+    /// The first that has all of these modes.
+    pub(crate) fn with_modes(modes: &[&str]) -> Option<Self> {
+        let mut all = Self::all().into_iter().filter(|one| one.mode.is_none());
+        all.find(|one| modes.iter().all(|mode| one.engine.modes().contains(mode)))
+    }
+
+    /// The engine alone and in each of its modes.
+    pub(crate) fn with_each_mode(self) -> Vec<Self> {
+        Self::variants(self.engine).collect()
     }
 
     /// Engines that live on a medium, each alone and in each of its modes.
@@ -85,7 +97,7 @@ impl Engine {
             true => Scratch::Mapped(images::flushing_memory(images::IMAGE_BYTES)?.into()),
             false => Scratch::Own,
         };
-        self.made(scratch, Arc::new(SystemClock))
+        self.fresh_on(scratch, &ScratchOptions::default())
     }
 
     /// A new file system on a medium that counts; `None` for engines without a medium. Its
@@ -96,13 +108,47 @@ impl Engine {
         }
         let pm = Arc::new(Counting::new(MemoryPmem::new(images::IMAGE_BYTES)));
         let clock = Arc::new(ManualClock::new(Timestamp(1 << 60), 1000));
-        let fs = self.made(Scratch::Counting(pm.clone()), clock)?;
+        let options = ScratchOptions {
+            clock,
+            ..ScratchOptions::default()
+        };
+        let fs = self.fresh_on(Scratch::Any(pm.clone()), &options)?;
         Ok(Some(Counted { pm, fs }))
     }
 
-    fn made(self, scratch: Scratch, clock: Arc<dyn Clock>) -> Result<Arc<dyn FileSystem>> {
-        let made = self.engine.fresh(scratch, self.mode, clock);
-        made.map_err(|e| Error::Usage(format!("{self}: {e}")))
+    /// A new file system in this mode on a given medium.
+    pub(crate) fn fresh_on(
+        self,
+        scratch: Scratch,
+        options: &ScratchOptions<'_>,
+    ) -> Result<Arc<dyn FileSystem>> {
+        let options = ScratchOptions {
+            mode: self.mode,
+            ..options.clone()
+        };
+        let made = self.engine.fresh(scratch, &options);
+        made.what(|| format!("making a file system of type {self}"))
+    }
+
+    /// The file system that a medium holds already, in the mode that it was made with.
+    pub(crate) fn reopen(
+        self,
+        scratch: Scratch,
+        options: &ScratchOptions<'_>,
+    ) -> Result<Arc<dyn FileSystem>> {
+        let opened = self.engine.reopen(scratch, options);
+        opened.what(|| format!("mounting a file system of type {self}"))
+    }
+
+    /// The engine of the image in this file.
+    pub(crate) fn of_image(path: &Path) -> Result<Self> {
+        let what = || format!("reading {}", path.display());
+        let found = engines::of_image(path, 0).what(what)?;
+        let Some(engine) = found else {
+            let why = format!("{} holds no file system of a known type", path.display());
+            return Err(Error::Usage(why));
+        };
+        Ok(Self { engine, mode: None })
     }
 }
 
@@ -130,9 +176,9 @@ impl fmt::Display for Engine {
     }
 }
 
-/// The names that can be given, for messages.
-fn known_names() -> String {
-    let names = Engine::all().into_iter().map(|engine| match engine.mode {
+/// The names of these engines, as help texts and messages list them: `NAME, NAME:MODE`.
+pub fn names(engines: &[Engine]) -> String {
+    let names = engines.iter().map(|engine| match engine.mode {
         None => engine.to_string(),
         Some(_) => format!("{}:MODE", engine.name()),
     });
@@ -145,9 +191,9 @@ impl FromStr for Engine {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let mut all = Self::all().into_iter();
-        let found = all.find(|engine| engine.to_string() == text);
-        found.ok_or_else(|| format!("unknown type '{text}': known are {}", known_names()))
+        let all = Self::all();
+        let found = all.iter().copied().find(|one| one.to_string() == text);
+        found.ok_or_else(|| format!("unknown type '{text}': known are {}", names(&all)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors of a benchmark, one line each.
 
+use engine::Error as EngineError;
 use mnemosyne::memory::MemoryError;
 use mnemosyne::tx::TxError;
 use std::convert::Infallible;
@@ -33,7 +34,7 @@ pub enum Error {
         /// The step that failed.
         what: String,
         /// Why it failed.
-        source: bpfs::Error,
+        source: EngineError,
     },
     /// The mapped file that stands in for persistent memory could not be made.
     #[error("{what}: {source}")]
@@ -117,7 +118,7 @@ macro_rules! context {
 }
 context!(Errno, Call, errno);
 context!(io::Error, Io, source);
-context!(bpfs::Error, Engine, source);
+context!(EngineError, Engine, source);
 context!(medium::OpenError, Open, source);
 context!(medium::MediumError, Medium, source);
 context!(MemoryError, Store, source);

@@ -1,7 +1,6 @@
-//! Fresh file systems to measure.
+//! Mapped files that stand in for persistent memory.
 
 use crate::error::{Context, Result};
-use bpfs::{Bpfs, MkfsOptions, MountOptions};
 use medium::{MapOptions, MappedPmem, Pmem, Reserve};
 use std::path::Path;
 
@@ -34,12 +33,6 @@ pub(crate) fn flushing_memory_in(dir: &Path, len_bytes: u64) -> Result<MappedPme
     let pm = MappedPmem::open(&path, &options).what(what)?;
     touch(&pm);
     Ok(pm)
-}
-
-/// Makes a BPFS and mounts it.
-pub(crate) fn fresh<P: Pmem>(pm: P, options: MountOptions) -> Result<Bpfs<P>> {
-    bpfs::mkfs(&pm, &MkfsOptions::default()).what(|| "mkfs".into())?;
-    Bpfs::open(pm, options).what(|| "mounting".into())
 }
 
 /// Takes the page faults beforehand: a real device has them at the mount at most.

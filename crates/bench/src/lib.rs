@@ -54,5 +54,5 @@ pub mod scan;
 pub mod stats;
 mod table;
 
-pub use engine::Engine;
+pub use engine::{Engine, names};
 pub use error::{Error, Result};

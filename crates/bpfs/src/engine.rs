@@ -6,7 +6,8 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::values::{Listed, explained, listed};
 use engine::{
     Checked, Close, Engine, Error, Explored, Identity, Image, Info, Interposer, Magic, Marks,
-    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, Selection, Verb, size,
+    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, ScratchOptions, Selection, Verb,
+    size,
 };
 use medium::{
     Durability, EffectiveDurability, Latency, LatencyModel, MapOptions, MappedPmem, MemoryPmem,
@@ -16,10 +17,13 @@ use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use vfs::{Clock, FileSystem, Guarantees};
+use vfs::{FileSystem, Guarantees};
 
 /// The engine.
 pub struct BpfsEngine;
+
+/// Missing from a scratch medium of ordinary memory.
+const NO_MEDIUM: &str = "file system without a medium";
 
 /// Options of `mkfs`.
 #[derive(Args)]
@@ -102,9 +106,13 @@ impl Engine for BpfsEngine {
     }
 
     fn guarantees(&self) -> Result<Vec<Guarantees>> {
-        let promised = |mode| {
+        let promised = |mode: Mode| {
             let pm = MemoryPmem::new(MIN_BLOCKS * BLOCK);
-            let fs = fresh(pm, Some(mode), MountOptions::default())?;
+            let options = ScratchOptions {
+                mode: Some(mode.name()),
+                ..ScratchOptions::default()
+            };
+            let fs = self.fresh(Scratch::Any(Arc::new(pm)), &options)?;
             Ok(fs.guarantees())
         };
         Mode::ALL.into_iter().map(promised).collect()
@@ -245,21 +253,38 @@ impl Engine for BpfsEngine {
         Some(ScratchKind::Memory)
     }
 
-    fn fresh(
+    fn fresh(&self, scratch: Scratch, options: &ScratchOptions<'_>) -> Result<Arc<dyn FileSystem>> {
+        let made = MkfsOptions {
+            mode: parsed_mode(options.mode)?.unwrap_or(Mode::DEFAULT),
+            now: options.made,
+            ..MkfsOptions::default()
+        };
+        match &scratch {
+            Scratch::Mapped(pm) => crate::mkfs(&**pm, &made),
+            Scratch::Shared(pm) => crate::mkfs(&**pm, &made),
+            Scratch::Any(pm) => crate::mkfs(&**pm, &made),
+            Scratch::Own => return Err(self.lacks(NO_MEDIUM)),
+        }
+        .map_err(Error::new)?;
+        self.reopen(scratch, options)
+    }
+
+    fn reopen(
         &self,
         scratch: Scratch,
-        mode: Option<&str>,
-        clock: Arc<dyn Clock>,
+        options: &ScratchOptions<'_>,
     ) -> Result<Arc<dyn FileSystem>> {
-        let mode = parsed_mode(mode)?;
         let options = MountOptions {
-            clock,
+            mode: parsed_mode(options.mode)?,
+            clock: options.clock.clone(),
+            atime: options.atime,
             ..MountOptions::default()
         };
         Ok(match scratch {
-            Scratch::Mapped(pm) => Arc::new(fresh(*pm, mode, options)?),
-            Scratch::Counting(pm) => Arc::new(fresh(pm, mode, options)?),
-            Scratch::Own => return Err(self.lacks("file system without a medium")),
+            Scratch::Mapped(pm) => Arc::new(Bpfs::open(*pm, options).map_err(Error::new)?),
+            Scratch::Shared(pm) => Arc::new(Bpfs::open(pm, options).map_err(Error::new)?),
+            Scratch::Any(pm) => Arc::new(Bpfs::open(pm, options).map_err(Error::new)?),
+            Scratch::Own => return Err(self.lacks(NO_MEDIUM)),
         })
     }
 }
@@ -293,14 +318,6 @@ fn open_read_only(path: &Path) -> Result<MappedPmem> {
 
 fn probe(path: &Path, pm: &MappedPmem) -> Result<SuperInfo> {
     crate::probe(pm).map_err(|e| Error::about(path, e))
-}
-
-/// Makes a file system and opens it.
-fn fresh<P: Pmem>(pm: P, mode: Option<Mode>, options: MountOptions) -> Result<Bpfs<P>> {
-    let mut format = MkfsOptions::default();
-    format.mode = mode.unwrap_or(format.mode);
-    crate::mkfs(&pm, &format).map_err(Error::new)?;
-    Bpfs::open(pm, options).map_err(Error::new)
 }
 
 fn subject(mode: Mode) -> Explored {

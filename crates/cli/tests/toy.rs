@@ -5,7 +5,7 @@ use bpfs::{BpfsSystem, Mode};
 use clap::{Arg, ArgMatches, Command as Arguments};
 use engine::{
     Calls, Checked, Engine, Error, Explored, Graph, Identity, Image, Info, Interposer, Magic,
-    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, Selection, Verb,
+    MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, ScratchOptions, Selection, Verb,
 };
 use medium::Pmem;
 use oracle::{ModelFs, ModelOptions};
@@ -147,11 +147,10 @@ impl Engine for ToyEngine {
     fn fresh(
         &self,
         _scratch: Scratch,
-        _mode: Option<&str>,
-        clock: Arc<dyn Clock>,
+        options: &ScratchOptions<'_>,
     ) -> Result<Arc<dyn FileSystem>> {
         Ok(Arc::new(ModelFs::new(ModelOptions {
-            clock,
+            clock: options.clock.clone(),
             ..ModelOptions::default()
         })))
     }
@@ -247,6 +246,11 @@ fn lists_have_it(dir: &Path) {
     ] {
         let help = run(&[command, &["--help"]].concat());
         assert!(help.contains("toy"), "{command:?}: {help}");
+        let is_bench = command[0] == "bench";
+        assert!(
+            !is_bench || help.contains("model, toy, toy:MODE;"),
+            "{command:?}: {help}"
+        );
     }
     let found = run(&["crash", "test", "-t", "toy", "--ops", "1", "--sample", "3"]);
     assert!(

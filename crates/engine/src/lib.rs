@@ -59,6 +59,7 @@ mod error;
 pub mod magic;
 pub mod options;
 mod request;
+mod scratch;
 pub mod size;
 pub mod values;
 
@@ -68,13 +69,14 @@ pub use request::{
     Checked, Close, Draw, Graph, Identity, Image, Info, Interposer, Marks, MountRequest, Opened,
     Prepared, Replayed, Selection, Stats,
 };
+pub use scratch::{Scratch, ScratchKind, ScratchOptions};
 
 use clap::{ArgMatches, Command};
+use medium::Pmem;
 use medium::block::BlockDevice;
-use medium::{Counting, MappedPmem, MemoryPmem, Pmem};
 use std::io::Write;
 use std::sync::Arc;
-use vfs::{BlockSystem, Clock, FileSystem, Guarantees, System};
+use vfs::{BlockSystem, FileSystem, Guarantees, System};
 
 /// A command for which an engine may have options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,14 +215,28 @@ pub trait Engine: Sync {
     ///
     /// # Errors
     /// The error, or that the engine does not run on such a medium.
-    fn fresh(
+    fn fresh(&self, scratch: Scratch, options: &ScratchOptions<'_>) -> Result<Arc<dyn FileSystem>> {
+        let _ = (scratch, options);
+        Err(self.lacks("benchmarks in this process"))
+    }
+
+    /// Opens the file system that [`fresh`](Self::fresh) made on this medium.
+    ///
+    /// # Errors
+    /// The error, or that the engine does not run on such a medium.
+    fn reopen(
         &self,
         scratch: Scratch,
-        mode: Option<&str>,
-        clock: Arc<dyn Clock>,
+        options: &ScratchOptions<'_>,
     ) -> Result<Arc<dyn FileSystem>> {
-        let _ = (scratch, mode, clock);
-        Err(self.lacks("benchmarks in this process"))
+        let _ = (scratch, options);
+        Err(self.lacks("second mount in benchmarks"))
+    }
+
+    /// The type, as mount(8) takes it, of the kernel's file system with the same format. `None` if
+    /// the kernel has none.
+    fn kernel_type(&self) -> Option<&'static str> {
+        None
     }
 
     /// The error of a feature that this engine does not have.
@@ -251,25 +267,6 @@ impl Explored {
             Self::Blocks(system) => system.id(),
         }
     }
-}
-
-/// The medium of a benchmark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScratchKind {
-    /// Ordinary memory of the engine's own: nothing is durable.
-    Own,
-    /// Persistent memory.
-    Memory,
-}
-
-/// A scratch medium.
-pub enum Scratch {
-    /// None: the engine takes ordinary memory.
-    Own,
-    /// A mapped file that is flushed as persistent memory is.
-    Mapped(Box<MappedPmem>),
-    /// Memory that counts stores, flushes and fences.
-    Counting(Arc<Counting<MemoryPmem>>),
 }
 
 /// The text form of a UUID.

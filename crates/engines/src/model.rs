@@ -4,11 +4,12 @@
 use clap::ArgMatches;
 use engine::{
     Close, Engine, Interposer, MountRequest, Opened, Prepared, Result, Scratch, ScratchKind,
+    ScratchOptions,
 };
 use oracle::{ModelFs, ModelOptions};
 use serde_json::Map;
 use std::sync::Arc;
-use vfs::{Clock, FileSystem, Guarantees};
+use vfs::{FileSystem, Guarantees};
 
 /// The engine.
 pub struct ModelEngine;
@@ -50,18 +51,14 @@ impl Engine for ModelEngine {
         Some(ScratchKind::Own)
     }
 
-    fn fresh(
-        &self,
-        scratch: Scratch,
-        _mode: Option<&str>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Arc<dyn FileSystem>> {
+    fn fresh(&self, scratch: Scratch, options: &ScratchOptions<'_>) -> Result<Arc<dyn FileSystem>> {
         match scratch {
             Scratch::Own => Ok(Arc::new(ModelFs::new(ModelOptions {
-                clock,
+                clock: options.clock.clone(),
+                atime: options.atime,
                 ..ModelOptions::default()
             }))),
-            Scratch::Mapped(_) | Scratch::Counting(_) => Err(self.lacks("medium")),
+            Scratch::Mapped(_) | Scratch::Shared(_) | Scratch::Any(_) => Err(self.lacks("medium")),
         }
     }
 }

@@ -143,6 +143,10 @@ impl Engine for Ext2Engine {
         })
     }
 
+    fn kernel_type(&self) -> Option<&'static str> {
+        Some("ext2")
+    }
+
     fn modes(&self) -> Vec<&'static str> {
         Mode::ALL.map(Mode::name).to_vec()
     }

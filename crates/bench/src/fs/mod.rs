@@ -1,5 +1,5 @@
-//! Ext2 in every mode, through FUSE, beside the kernel's ext2, ext3 and ext4 on the same
-//! device, and beside the model in memory on the same server: the time of FUSE itself.
+//! The engine whose format the kernel has too, in every mode, through FUSE, beside the kernel's
+//! ext2, ext3 and ext4 on the same device, and beside the model in memory on the same server: the time of FUSE itself.
 //!
 //! Everything runs on two loop devices, over a file on a disk and over one in memory,
 //! which count what is written and how often they are flushed: for all targets alike.

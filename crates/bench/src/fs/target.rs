@@ -1,8 +1,9 @@
 //! The measured file systems, and how each is made and mounted.
 
 use super::device::Loop;
+use crate::Engine;
 use crate::detached::run;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::mounted::server::Server;
 use patch::stack::Mode;
 use rustix::fs::{Mode as Bits, OFlags, getxattr, syncfs};
@@ -17,7 +18,7 @@ use std::process::Command;
 pub(super) enum Target {
     /// The model in memory on our server: the time of FUSE itself.
     Floor,
-    /// Our ext2.
+    /// The engine whose format the kernel has too.
     Ours(Mode),
     /// The kernel's, with `data=` if it has a journal.
     Kernel(&'static str, Option<&'static str>),
@@ -43,14 +44,14 @@ impl Target {
             .collect()
     }
 
-    /// Makes an empty file system. Ours gets the very image that the kernel's ext2 gets.
+    /// Makes an empty file system. Ours gets the same image as the kernel's of its format.
     ///
     /// # Errors
     /// Of mke2fs(8).
     pub(super) fn format(self, device: &Loop) -> Result<()> {
         let kind = match self {
             Self::Kernel(kind, _) => kind,
-            Self::Floor | Self::Ours(_) => "ext2",
+            Self::Floor | Self::Ours(_) => ours()?.1,
         };
         // No lazy initialisation: it would write in the background of the measurement.
         let options = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
@@ -76,14 +77,14 @@ impl Target {
                 let mode = format!("mode={mode}");
                 let mut command = server(program);
                 command
-                    .args(["--type", "ext2", "-o", &mode])
+                    .args(["--type", ours()?.0.name(), "-o", &mode])
                     .arg(&device.node);
                 let server = Server::of(command.arg(&dir), &self.to_string(), &dir)?;
                 (open(&dir)?, Some(server))
             }
             Self::Floor => {
                 let mut command = server(program);
-                command.args(["--type", "model", "none"]);
+                command.args(["--type", Engine::baseline().name(), "none"]);
                 let server = Server::of(command.arg(&dir), &self.to_string(), &dir)?;
                 (open(&dir)?, Some(server))
             }
@@ -146,6 +147,13 @@ impl Mounted {
         let of_graph = |name: &str| stats["graph"][name].as_u64();
         Some((of_graph("blocks_issued")?, of_graph("blocks_partial")?))
     }
+}
+
+/// The engine whose format the kernel has too, and the kernel's type of it.
+fn ours() -> Result<(&'static dyn engine::Engine, &'static str)> {
+    let of_kernel = |engine: &&'static dyn engine::Engine| Some((*engine, engine.kernel_type()?));
+    let found = engines::all().iter().find_map(of_kernel);
+    found.ok_or_else(|| Error::Usage("no engine has a format of the kernel's".into()))
 }
 
 /// Our server, to be ended if this process ends first.

@@ -1,4 +1,4 @@
-//! Workloads on mounts: BPFS beside the in-memory model on the same front end, which
+//! Workloads on mounts: engines beside the in-memory model on the same front end, which
 //! is the floor of what FUSE costs, and beside libfuse's own passthrough over tmpfs.
 //!
 //! Each server is a process of its own, started anew for each repeat, in an order that
@@ -34,6 +34,9 @@ const AGAINST_MODEL: f64 = 1.1;
 /// The largest ratio to passthrough's time that reaches the goal.
 const AGAINST_PASSTHROUGH: f64 = 1.0;
 
+/// libfuse's examples, the one by paths first.
+const PASSTHROUGH: [&str; 2] = ["passthrough", "passthrough_ll"];
+
 /// The options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -50,7 +53,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// BPFS and passthrough, 17,000 files, 5 times, by this program.
+    /// The usual engine and passthrough, 17,000 files, 5 times, by this program.
     fn default() -> Self {
         Self {
             program: std::env::current_exe().unwrap_or_else(|_| "selvedge".into()),
@@ -145,7 +148,7 @@ pub fn run(options: &Options) -> Result<Report> {
         archive.bytes / 1_000_000
     ));
     notes.push(
-        "BPFS is on a preallocated file in /dev/shm, where no flush instructions are needed \
+        "Images are preallocated files in /dev/shm, where no flush instructions are needed \
          (durability: process); single operations are by system calls, reads mostly from the \
          kernel's cache."
             .into(),
@@ -175,8 +178,7 @@ fn chosen(options: &Options) -> (Vec<Served>, Vec<String>) {
     served.extend(options.types.iter().map(|engine| Served::Engine(*engine)));
     served.dedup();
     if options.with_passthrough && server::can_compile_examples() {
-        served.push(Served::Passthrough("passthrough"));
-        served.push(Served::Passthrough("passthrough_ll"));
+        served.extend(PASSTHROUGH.map(Served::Passthrough));
     } else if options.with_passthrough {
         notes.push("No passthrough: install libfuse3-dev, pkg-config and a C compiler.".into());
     }
@@ -302,7 +304,7 @@ fn find<'a>(rows: &'a [Row], target: &str, like: &Row) -> Option<&'a Row> {
 
 fn with_ratios(rows: Vec<Row>) -> Vec<Row> {
     let ratio = |row: &Row| {
-        let model = find(&rows, "model", row)?.best_seconds;
+        let model = find(&rows, Engine::baseline().name(), row)?.best_seconds;
         (model > 0.0).then(|| row.best_seconds / model)
     };
     let ratios: Vec<_> = rows.iter().map(ratio).collect();
@@ -323,22 +325,20 @@ fn debian_postmark(dir: &Path, beside: &Path) -> Result<()> {
 impl Report {
     /// One line for each goal, judged on one CPU: how many workloads meet it, and the worst.
     pub fn goals(&self) -> Vec<String> {
-        let goals = [
-            ("model", AGAINST_MODEL),
-            ("passthrough", AGAINST_PASSTHROUGH),
-            ("passthrough_ll", AGAINST_PASSTHROUGH),
-        ];
-        let judged = goals.iter();
+        let model = (Engine::baseline().name(), AGAINST_MODEL);
+        let passthrough = PASSTHROUGH.map(|example| (example, AGAINST_PASSTHROUGH));
+        let judged = std::iter::once(model).chain(passthrough);
         judged
-            .filter_map(|(other, limit)| self.goal(other, *limit))
+            .filter_map(|(other, limit)| self.goal(other, limit))
             .collect()
     }
 
     fn goal(&self, other: &str, limit: f64) -> Option<String> {
+        let engine = Engine::usual().name();
         let ours = self
             .rows
             .iter()
-            .filter(|r| r.target == "bpfs" && r.cpus == Cpus::One);
+            .filter(|r| r.target == engine && r.cpus == Cpus::One);
         let ratio = |row: &Row| {
             let ratio = row.best_seconds / find(&self.rows, other, row)?.best_seconds;
             Some((ratio, row.workload.clone()))
@@ -348,7 +348,7 @@ impl Report {
         let (worst, workload) = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let verdict = if met == ratios.len() { "met" } else { "missed" };
         Some(format!(
-            "{verdict:6}  bpfs / {other}, {}: at most {limit} in {met} of {} workloads; \
+            "{verdict:6}  {engine} / {other}, {}: at most {limit} in {met} of {} workloads; \
              worst {worst:.2} ({workload})",
             Cpus::One.describe(),
             ratios.len()
@@ -358,14 +358,16 @@ impl Report {
     /// The rows of one placement of CPUs by workload and target, the model first.
     pub(crate) fn matrix(&self, cpus: Cpus) -> Matrix<'_, Row> {
         let mut matrix = Matrix::of(self.rows.iter().filter(|r| r.cpus == cpus));
-        matrix.targets.sort_by_key(|t| *t != "model");
+        matrix
+            .targets
+            .sort_by_key(|t| *t != Engine::baseline().name());
         matrix
     }
 
     /// A row for each workload: the median and the best of each target, and the ratio of
     /// its best to the model's.
     pub(crate) fn grid(&self, cpus: Cpus) -> Grid {
-        let is_model = |target: &str| target == "model";
+        let is_model = |target: &str| target == Engine::baseline().name();
         self.matrix(cpus).grid(
             cpus.describe(),
             |target| match is_model(target) {

@@ -1,4 +1,5 @@
-//! Time to mount, and memory of, a BPFS full of small files.
+//! Time to mount, and memory of, a file system full of small files, by the usual engine on
+//! persistent memory.
 //!
 //! The image is a sparse file in `/dev/shm`: files of zeros, whose blocks are taken from
 //! the image but never touched (see `holes`), so that 20 GiB need only the memory of their
@@ -10,8 +11,8 @@ mod holes;
 use crate::error::{Context, Error, Result};
 use crate::machine::Machine;
 use crate::table::{self, Grid};
-use crate::{detached, images};
-use bpfs::{Bpfs, MountOptions};
+use crate::{Engine, detached};
+use engine::{Scratch, ScratchOptions};
 use holes::Holes;
 use medium::{MapOptions, MappedPmem, Reserve};
 use serde::{Deserialize, Serialize};
@@ -111,7 +112,8 @@ fn build(image: &Path, options: &Options) -> Result<()> {
     let what = || "filling the file system".to_owned();
     medium::create_file(image, options.image_bytes, Reserve::Sparse).what(what)?;
     let pm = MappedPmem::open(image, &MapOptions::default()).what(what)?;
-    let fs = images::fresh(Holes::new(pm), MountOptions::default())?;
+    let pm = Scratch::Any(Arc::new(Holes::new(pm)));
+    let fs = Engine::usual().fresh_on(pm, &ScratchOptions::default())?;
     let cx = Ctx::root();
     let data = vec![0; options.file_bytes];
     let mut dir = Ino::ROOT;
@@ -156,21 +158,22 @@ fn measure_by(program: &Path, image: &Path) -> Result<Report> {
 
 fn measure(image: &Path) -> Result<Report> {
     let what = || format!("mounting {}", image.display());
+    let engine = Engine::of_image(image)?;
     let pm = Arc::new(MappedPmem::open(image, &MapOptions::default()).what(what)?);
     let image_bytes = medium::Pmem::len(&pm);
     let before = resident_bytes()?;
-    let (fs, mount_ms) = timed_mount(&pm)?;
+    let (fs, mount_ms) = timed_mount(engine, &pm)?;
     let mounted = resident_bytes()?;
-    let (files, per_inode_bytes, per_open_bytes) = growth(&fs)?;
+    let (files, per_inode_bytes, per_open_bytes) = growth(&*fs)?;
     drop(fs);
-    let (_, remount_ms) = timed_mount(&pm)?;
+    let (_, remount_ms) = timed_mount(engine, &pm)?;
     drop(pm);
     let flushing = MapOptions {
         force_flush: true,
         ..MapOptions::default()
     };
     let pm = Arc::new(MappedPmem::open(image, &flushing).what(what)?);
-    let (_, flushed_mount_ms) = timed_mount(&pm)?;
+    let (_, flushed_mount_ms) = timed_mount(engine, &pm)?;
     Ok(Report {
         image_bytes,
         files,
@@ -184,9 +187,9 @@ fn measure(image: &Path) -> Result<Report> {
     })
 }
 
-fn timed_mount(pm: &Arc<MappedPmem>) -> Result<(Bpfs<Arc<MappedPmem>>, f64)> {
+fn timed_mount(engine: Engine, pm: &Arc<MappedPmem>) -> Result<(Arc<dyn FileSystem>, f64)> {
     let start = Instant::now();
-    let fs = Bpfs::open(pm.clone(), MountOptions::default()).what(|| "mounting".into())?;
+    let fs = engine.reopen(Scratch::Shared(pm.clone()), &ScratchOptions::default())?;
     Ok((fs, start.elapsed().as_secs_f64() * 1000.0))
 }
 
@@ -243,7 +246,7 @@ impl Report {
         let row = |what: &str, value: String, goal: &str| vec![what.into(), value, goal.into()];
         Grid {
             heads: vec![
-                "BPFS full of small files".into(),
+                "file system full of small files".into(),
                 "measured".into(),
                 "goal".into(),
             ],
