@@ -7,7 +7,9 @@ use crate::failure::{Failure, Outcome};
 use crate::image;
 use crate::own_file::{self, OwnFile};
 use crate::{output, terminal};
-use bench::{Engine, bytes, devices, fs, memory, micro, mounted, patches, report, scaling, scan};
+use bench::{
+    Engine, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling, scan,
+};
 use clap::Subcommand;
 use engine::values::listed;
 use serde::Serialize;
@@ -37,11 +39,20 @@ enum Command {
     All(All),
 }
 
+/// The help text of an option that takes one of these engines; without a mode, all modes.
+fn one_of(engines: &[Engine]) -> String {
+    format!("An engine: {}; without a mode, all modes", names(engines))
+}
+
+/// The help text of an option that takes some of these engines.
+fn some_of(engines: &[Engine]) -> String {
+    format!("An engine: {}; may be repeated", names(engines))
+}
+
 /// Count the bytes that each call writes, in every mode, beside the published figures
 #[derive(Debug, clap::Args)]
 struct Bytes {
-    /// The type: bpfs (all modes) or bpfs:MODE
-    #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::usual(), value_parser = listed::<Engine>(Engine::stored()))]
+    #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::usual(), value_parser = listed::<Engine>(bytes::engines()), help = one_of(&bytes::engines()))]
     engine: Engine,
     /// Print JSON: rows of op, mode, bytes, paper
     #[arg(long)]
@@ -51,8 +62,7 @@ struct Bytes {
 /// Time single operations, on engines in this process and on directories
 #[derive(Debug, clap::Args)]
 struct Micro {
-    /// An engine: bpfs, bpfs:MODE or model; may be repeated
-    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()))]
+    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()), help = some_of(&Engine::all()))]
     types: Vec<Engine>,
     /// A directory to compare with; may be repeated
     #[arg(long = "dir", value_name = "DIR")]
@@ -71,8 +81,7 @@ struct Micro {
 /// Count operations per second of several threads, each on files of its own
 #[derive(Debug, clap::Args)]
 struct Scaling {
-    /// An engine: bpfs, bpfs:MODE or model; may be repeated
-    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()))]
+    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()), help = some_of(&Engine::all()))]
     types: Vec<Engine>,
     /// A directory to compare with, instead of /dev/shm; may be repeated
     #[arg(long = "dir", value_name = "DIR")]
@@ -105,8 +114,7 @@ struct Scan {
 /// Run workloads on mounts, and compare with the in-memory model's mount
 #[derive(Debug, clap::Args)]
 struct Mounted {
-    /// An engine: bpfs or bpfs:MODE; may be repeated
-    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::stored()))]
+    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::stored()), help = some_of(&Engine::stored()))]
     types: Vec<Engine>,
     /// Leave libfuse's passthrough examples out
     #[arg(long)]
