@@ -9,13 +9,15 @@ use std::sync::Arc;
 /// Blocks of a log, enough for the largest operation of a check.
 const LOG_BLOCKS: u64 = 4096;
 
-/// Bytes of a cache that no check fills.
-const CACHE_BYTES: u64 = 16 << 20;
+/// Least bytes of a cache, enough for the largest operation of a check.
+const MIN_CACHE_BYTES: u64 = 16 << 20;
 
 /// An image and its log.
 pub(super) struct Disks {
     image: Arc<MemoryDevice>,
     log: Option<Arc<MemoryDevice>>,
+    /// Number of transactions that were replayed.
+    pub replayed: u64,
 }
 
 impl Disks {
@@ -37,14 +39,21 @@ impl Disks {
                 Some(Arc::new(log))
             }
         };
-        Ok(Self { image, log })
+        Ok(Self {
+            image,
+            log,
+            replayed: 0,
+        })
     }
 
     /// Builds the stack on the devices. Its cache writes only when the suite asks for it.
     pub(super) fn assemble(&self, stack: &Stack) -> Result<Assembled, Wrong> {
         let mut stack = stack.clone();
+        let bytes = |device: &Arc<MemoryDevice>| device.geometry().bytes();
+        let all_bytes = bytes(&self.image) + self.log.as_ref().map_or(0, bytes);
         stack.set_cache(|cache| {
-            cache.bytes = CACHE_BYTES;
+            // No check fills it, although only a part of the blocks may be dirty.
+            cache.bytes = MIN_CACHE_BYTES.max(4 * all_bytes);
             cache.interval = None;
         });
         let mut devices: Vec<Device> = vec![self.image.clone()];
@@ -62,14 +71,16 @@ impl Disks {
             let block_bytes = device.geometry().block_bytes;
             Arc::new(MemoryDevice::from_bytes(block_bytes, device.bytes()))
         };
-        let crashed = Self {
+        let mut crashed = Self {
             image: copy(&self.image),
             log: self.log.as_ref().map(copy),
+            replayed: 0,
         };
         if let Some(log) = &crashed.log
             && journal::needs_recovery(&**log, &whole())?
         {
-            journal::replay(&*crashed.image, &**log, &whole())?;
+            let done = journal::replay(&*crashed.image, &**log, &whole())?;
+            crashed.replayed = done.transactions.into();
         }
         Ok(crashed)
     }

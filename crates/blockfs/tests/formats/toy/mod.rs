@@ -87,6 +87,22 @@ impl Fault {
         Self::CountsBeforeReads,
     ];
 
+    /// Whether a journal that keeps all contents hides it: such a journal makes the changes of
+    /// a call durable together.
+    pub fn is_hidden_by_journal(self) -> bool {
+        match self {
+            Self::PointsBeforeContents | Self::ReusesAtOnce | Self::WrongPatch => true,
+            Self::KeepsOnFailure
+            | Self::LeaksOldRun
+            | Self::DirtyPadding
+            | Self::GrowsIntoNeighbour
+            | Self::ForgetsCounts
+            | Self::ShiftingCookies
+            | Self::SameGeneration
+            | Self::CountsBeforeReads => false,
+        }
+    }
+
     /// The check that must find it.
     pub fn noticed_by(self) -> &'static str {
         match self {
