@@ -2,7 +2,8 @@
 //! blocks from 1 on. Records gather in memory. A write-back stores the blocks that they changed,
 //! flushes, and then commits by the write of block 0.
 
-use super::{Log, Record, ToyBug, ToyFs, calls};
+use super::{CallLog, Record, ToyBug, ToyFs, calls};
+use crate::sabotage::listed;
 use medium::Rule;
 use medium::block::{BlockDevice, Buffer, Lba, Write};
 use parking_lot::Mutex;
@@ -15,22 +16,23 @@ const BLOCKS: u64 = 32;
 /// Offset of the second copy of the log's end in block 0, in its last sector.
 const AGAIN: usize = BLOCK - 8;
 
-/// A bug of the toy on blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BlockBug {
-    Nothing,
-    /// The commit is issued together with the log.
-    CommitWithLog,
-    /// The flush between log and commit begins before the log's writes have completed.
-    FlushTooEarly,
-    /// The commit has force unit access, and the log is not flushed.
-    FuaForAll,
-    /// The commit is never made durable.
-    NotDurable,
-    /// Recovery accepts a torn commit.
-    TornCommit,
-    /// Recovery stores an empty log before it stores the commit anew.
-    RecoveryUnordered,
+listed! {
+    /// A bug of the toy on blocks.
+    pub(crate) enum BlockBug {
+        Nothing,
+        /// The commit is issued together with the log.
+        CommitWithLog,
+        /// The flush between log and commit begins before the log's writes have completed.
+        FlushTooEarly,
+        /// The commit has force unit access, and the log is not flushed.
+        FuaForAll,
+        /// The commit is never made durable.
+        NotDurable,
+        /// Recovery accepts a torn commit.
+        TornCommit,
+        /// Recovery stores an empty log before it stores the commit anew.
+        RecoveryUnordered,
+    }
 }
 
 /// The toy as a system of the explorer.
@@ -218,7 +220,10 @@ impl BlockLog {
                 self.device.submit(writes);
                 self.finish(count)?;
             }
-            _ => {
+            BlockBug::Nothing
+            | BlockBug::NotDurable
+            | BlockBug::TornCommit
+            | BlockBug::RecoveryUnordered => {
                 self.device.submit(writes);
                 self.finish(count)?;
                 self.flush()?;
@@ -231,7 +236,7 @@ impl BlockLog {
 
 struct Shared(Arc<BlockLog>);
 
-impl Log for Shared {
+impl CallLog for Shared {
     fn guarantees(&self) -> Guarantees {
         calls(Durability::AtFsync)
     }

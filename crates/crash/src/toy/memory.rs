@@ -1,7 +1,7 @@
 //! The toy with its log in persistent memory. Word 0 is a magic number, word 1 the number of
 //! records, word 2 the end of the log (the commit).
 
-use super::{Log, Record, ToyBug, ToyFs, calls};
+use super::{CallLog, Record, ToyBug, ToyFs, calls};
 use medium::{MediumError, Pmem, Rule};
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
@@ -58,7 +58,7 @@ struct MemoryLog {
     pm: Arc<dyn Pmem>,
 }
 
-impl Log for MemoryLog {
+impl CallLog for MemoryLog {
     fn guarantees(&self) -> Guarantees {
         calls(Durability::AtReturn)
     }

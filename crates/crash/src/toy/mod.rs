@@ -12,6 +12,7 @@ mod memory_tests;
 mod slots;
 mod slots_tests;
 
+use crate::sabotage::listed;
 use hashbrown::HashMap;
 use oracle::{ModelFs, ModelOptions};
 use parking_lot::Mutex;
@@ -20,28 +21,29 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use vfs::check::Finding;
 use vfs::*;
 
-/// A bug of the toy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ToyBug {
-    Nothing,
-    /// The record is not ordered before the commit.
-    MissingFence,
-    /// The record is fenced but never flushed.
-    MissingFlush,
-    /// Recovery assumes that end and count change together.
-    WideStore,
-    /// The commit is flushed and never fenced.
-    NotDurable,
-    /// Replay stamps the time of the recovery.
-    ReplayDrift,
-    /// Link counts are 1 after recovery.
-    LinksForgotten,
-    /// A write is logged in two halves.
-    TornWrite,
-    /// Recovery compacts the header without an order between its stores.
-    RecoveryUnordered,
-    /// The checker always finds a leak after a recovery of more than one record.
-    Leaks,
+listed! {
+    /// A bug of the toy.
+    pub(crate) enum ToyBug {
+        Nothing,
+        /// The record is not ordered before the commit.
+        MissingFence,
+        /// The record is fenced but never flushed.
+        MissingFlush,
+        /// Recovery assumes that end and count change together.
+        WideStore,
+        /// The commit is flushed and never fenced.
+        NotDurable,
+        /// Replay stamps the time of the recovery.
+        ReplayDrift,
+        /// Link counts are 1 after recovery.
+        LinksForgotten,
+        /// A write is logged in two halves.
+        TornWrite,
+        /// Recovery compacts the header without an order between its stores.
+        RecoveryUnordered,
+        /// The checker always finds a leak after a recovery of more than one record.
+        Leaks,
+    }
 }
 
 /// The time of a replayed call, else the outer clock's.
@@ -134,7 +136,7 @@ impl Record {
 }
 
 /// The store of a toy's records.
-pub(crate) trait Log: Send + Sync {
+pub(crate) trait CallLog: Send + Sync {
     /// Its promise about calls.
     fn guarantees(&self) -> Guarantees;
     /// Whether a record may be lost while later ones survive. Each record then has a number of
@@ -158,7 +160,7 @@ pub(crate) trait Log: Send + Sync {
 
 pub(crate) struct ToyFs {
     bug: ToyBug,
-    log: Box<dyn Log>,
+    log: Box<dyn CallLog>,
     clock: Arc<ToyClock>,
     model: ModelFs,
     recovered: bool,
@@ -171,7 +173,7 @@ pub(crate) struct ToyFs {
 impl ToyFs {
     pub(crate) fn open(
         bug: ToyBug,
-        log: Box<dyn Log>,
+        log: Box<dyn CallLog>,
         outer: Arc<dyn Clock>,
     ) -> std::result::Result<Self, String> {
         let clock = Arc::new(ToyClock {

@@ -5,7 +5,8 @@
 //! number of valid records, now and before the last commit. Soft updates do not use slot 0: each
 //! whole record is valid, and a call that removes a name waits for all before it.
 
-use super::{Log, Record, ToyBug, ToyFs};
+use super::{CallLog, Record, ToyBug, ToyFs};
+use crate::sabotage::listed;
 use medium::block::{BlockDevice, Buffer, Lba, Write};
 use medium::{Pmem, Rule};
 use parking_lot::Mutex;
@@ -27,49 +28,42 @@ const POISON: u8 = 0xee;
 /// The kind of a record of a write call.
 const WRITE: u64 = 6;
 
-/// The promise of the toy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Atomic,
-    Soft,
-    JournalMetadata,
-    JournalOrdered,
-    JournalFull,
-    Checkpoint,
+listed! {
+    /// The promise of the toy.
+    pub(super) enum Kind {
+        Atomic,
+        Soft,
+        JournalMetadata,
+        JournalOrdered,
+        JournalFull,
+        Checkpoint,
+    }
 }
 
-/// A way to break the promise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bug {
-    Nothing,
-    /// Calls, or syncs, return before their commit is durable.
-    ReturnsEarly,
-    /// Later calls are committed before earlier ones.
-    Reorders,
-    /// A write call is logged as two.
-    Tears,
-    /// A write shows earlier data of another file.
-    ShowsOthers,
-    /// The data of a file are not synced with it.
-    LosesData,
-    /// A name is removed before another one is there.
-    UnlinksFirst,
-    /// Each call is committed by itself.
-    BetweenCheckpoints,
-    /// Recovery takes the commit before the last one.
-    Older,
+listed! {
+    /// A way to break the promise.
+    pub(super) enum Bug {
+        Nothing,
+        /// Calls, or syncs, return before their commit is durable.
+        ReturnsEarly,
+        /// Later calls are committed before earlier ones.
+        Reorders,
+        /// A write call is logged as two.
+        Tears,
+        /// A write shows earlier data of another file.
+        ShowsOthers,
+        /// The data of a file are not synced with it.
+        LosesData,
+        /// A name is removed before another one is there.
+        UnlinksFirst,
+        /// Each call is committed by itself.
+        BetweenCheckpoints,
+        /// Recovery takes the commit before the last one.
+        Older,
+    }
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Atomic,
-        Self::Soft,
-        Self::JournalMetadata,
-        Self::JournalOrdered,
-        Self::JournalFull,
-        Self::Checkpoint,
-    ];
-
     /// The ways to break this promise.
     pub(super) fn bugs(self) -> &'static [Bug] {
         match self {
@@ -450,7 +444,7 @@ impl SlotLog {
 
 struct Shared(Arc<SlotLog>);
 
-impl Log for Shared {
+impl CallLog for Shared {
     fn guarantees(&self) -> Guarantees {
         self.0.kind.guarantees()
     }

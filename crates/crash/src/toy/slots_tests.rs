@@ -78,3 +78,11 @@ fn each_way_to_break_a_promise_is_found_and_replays_by_its_id() {
         }
     }
 }
+
+#[test]
+fn each_way_to_break_a_promise_breaks_one_of_them() {
+    for bug in Bug::ALL.iter().filter(|bug| **bug != Bug::Nothing) {
+        let is_listed = Kind::ALL.iter().any(|kind| kind.bugs().contains(bug));
+        assert!(is_listed, "{bug:?}");
+    }
+}
