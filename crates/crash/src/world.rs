@@ -183,7 +183,9 @@ impl Inode {
             FileType::Regular => model.create(&cx, dir, name, perm)?,
             FileType::Directory => model.mkdir(&cx, dir, name, perm)?,
             FileType::Symlink => model.symlink(&cx, dir, name, &self.target)?,
-            _ => model.mknod(&cx, Name::new(dir, name), kind, perm, rdev)?,
+            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
+                model.mknod(&cx, Name::new(dir, name), kind, perm, rdev)?
+            }
         };
         for (piece, bytes) in &self.data {
             model.write(&cx, made.ino, piece * PIECE, bytes)?;
@@ -243,7 +245,11 @@ fn inode(fs: &dyn FileSystem, attr: Attr) -> Result<Inode, String> {
     match attr.kind {
         FileType::Regular => data = pieces(fs, &attr).map_err(of("read"))?,
         FileType::Symlink => target = fs.readlink(&cx, attr.ino).map_err(of("readlink"))?,
-        _ => {}
+        FileType::Directory
+        | FileType::CharDevice
+        | FileType::BlockDevice
+        | FileType::Fifo
+        | FileType::Socket => {}
     }
     Ok(Inode {
         attr,

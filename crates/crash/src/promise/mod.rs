@@ -19,7 +19,7 @@ use crate::choice::mix;
 use crate::handles::FileId;
 use crate::past::Past;
 use crate::world::Inode;
-use oracle::script::Op;
+use oracle::script::{Op, Synced};
 use oracle::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use vfs::check::Severity;
@@ -101,14 +101,13 @@ impl Promise {
             (floors.all, floors.data) = (state, state);
             return;
         }
-        let (path, data_only) = match op {
-            Op::Sync => {
+        let (path, data_only) = match op.synced() {
+            None => return,
+            Some(Synced::Everything) => {
                 (floors.all, floors.data) = (state, state);
                 return;
             }
-            Op::Fsync { path, data_only } => (path, *data_only),
-            Op::Fsyncdir { path } => (path, false),
-            _ => return,
+            Some(Synced::Path { path, data_only }) => (path, data_only),
         };
         let now = &past[state].expected;
         let path = format!("/{}", path.trim_matches('/'));

@@ -101,7 +101,9 @@ fn describe(window: &Window<'_>, states: &[&Expected], seen: &Snapshot) -> Strin
     let what = match window.promise.kind {
         _ if window.promise.at_return => "neither old nor new",
         Kind::Checkpoint => "the state of no checkpoint since the last sync",
-        _ => "the state after no operation since the last sync",
+        Kind::Soft | Kind::Journal(_) | Kind::Prefix => {
+            "the state after no operation since the last sync"
+        }
     };
     format!("{what}: from old: {old}; from new: {new}")
 }

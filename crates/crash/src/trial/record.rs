@@ -231,7 +231,17 @@ impl<'a, M: Medium> Run<'a, M> {
         let writes = match (&mut live.drawn, self.start.setting.schedule) {
             (Some(drawn), _) => drawn.write_a_few(&live.still).map(|()| true)?,
             (None, Some(Schedule::Each)) => (live.still.write_some)().map(|_| true)?,
-            _ => matches!(op, Op::Sync | Op::Fsync { .. } | Op::Fsyncdir { .. }),
+            (
+                None,
+                None
+                | Some(
+                    Schedule::Sync
+                    | Schedule::Ones
+                    | Schedule::Twos
+                    | Schedule::Waves
+                    | Schedule::Any(_),
+                ),
+            ) => op.synced().is_some(),
         };
         if writes || self.promise.at_return {
             self.written.insert(i + 1);

@@ -120,7 +120,7 @@ impl Node {
     pub(super) fn with_dir<T>(&self, f: impl FnOnce(&Directory) -> T) -> Result<T> {
         match &self.body.read().content {
             Content::Directory(dir) => Ok(f(dir)),
-            _ => Err(Errno::NOTDIR),
+            Content::None | Content::Data(_) | Content::Target(_) => Err(Errno::NOTDIR),
         }
     }
 
@@ -167,7 +167,7 @@ impl Body {
     pub(super) fn blocks(&self) -> u64 {
         let data = match &self.content {
             Content::Data(pages) => pages.count(),
-            _ => 0,
+            Content::None | Content::Directory(_) | Content::Target(_) => 0,
         };
         data + u64::from(!self.xattrs.is_empty())
     }

@@ -159,7 +159,56 @@ pub enum Op {
     },
 }
 
+/// The files that a sync covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synced<'a> {
+    /// All files.
+    Everything,
+    /// One file or directory.
+    Path {
+        /// The path of the file.
+        path: &'a str,
+        /// Whether times are left out.
+        data_only: bool,
+    },
+}
+
 impl Op {
+    /// The files that the operation makes durable; `None` if it is not a sync.
+    pub fn synced(&self) -> Option<Synced<'_>> {
+        match self {
+            Self::Sync => Some(Synced::Everything),
+            Self::Fsync { path, data_only } => Some(Synced::Path {
+                path,
+                data_only: *data_only,
+            }),
+            Self::Fsyncdir { path } => Some(Synced::Path {
+                path,
+                data_only: false,
+            }),
+            Self::Create { .. }
+            | Self::Mkdir { .. }
+            | Self::Mknod { .. }
+            | Self::Symlink { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. }
+            | Self::Rmdir { .. }
+            | Self::Rename { .. }
+            | Self::Write { .. }
+            | Self::Append { .. }
+            | Self::Truncate { .. }
+            | Self::Fallocate { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::Chmod { .. }
+            | Self::Chown { .. }
+            | Self::Utimens { .. }
+            | Self::Tmpfile { .. }
+            | Self::Open { .. }
+            | Self::Close { .. } => None,
+        }
+    }
+
     /// The same operation with another pattern of data, if it has data.
     #[must_use]
     pub fn with_seed(mut self, new: u32) -> Self {

@@ -269,7 +269,11 @@ impl Walk<'_> {
             FileType::Regular if attr.size <= KEPT_MAX => self.bytes(path, attr)?,
             FileType::Regular => self.hash(path, attr)?,
             FileType::Symlink => self.target(path, attr)?,
-            _ => Content::None,
+            FileType::Directory
+            | FileType::CharDevice
+            | FileType::BlockDevice
+            | FileType::Fifo
+            | FileType::Socket => Content::None,
         };
         Ok(Node {
             kind: attr.kind,
@@ -280,7 +284,12 @@ impl Walk<'_> {
             nlink: attr.nlink,
             size: match attr.kind {
                 FileType::Directory => 0,
-                _ => attr.size,
+                FileType::Regular
+                | FileType::Symlink
+                | FileType::CharDevice
+                | FileType::BlockDevice
+                | FileType::Fifo
+                | FileType::Socket => attr.size,
             },
             content,
             xattrs: self.xattrs(path, attr.ino)?,
