@@ -18,7 +18,7 @@
 //! and its failure follow as fields 4 to 6. The seed also selects whether the crash is a power
 //! cut or the end of the server alone.
 
-use crate::walk::{CrashAt, Place, Tail};
+use crate::walk::{CrashAt, CrashPath, Tail};
 use oracle::script::generate::Tree;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -50,9 +50,9 @@ pub(crate) enum Spot {
     /// The logical state after a store, in program order.
     Store(usize),
     /// A crash during the operation.
-    In(Place),
+    In(CrashPath),
     /// A crash after its return.
-    End(Place),
+    End(CrashPath),
     /// In the calls after a recovery.
     Again(Box<Again>),
 }
@@ -144,7 +144,7 @@ impl Display for ScriptRef {
     }
 }
 
-impl Display for Place {
+impl Display for CrashPath {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.crashes.iter().try_for_each(|crash| crash.fmt(f))?;
         match self.tail {
@@ -256,8 +256,8 @@ fn spot(how: &str, rest: &[&str]) -> Option<Spot> {
     Some(match (how.split_once('.'), how) {
         (None, "live") => Spot::Live,
         (Some(("store", n)), _) => Spot::Store(n.parse().ok()?),
-        (None, "in") => Spot::In(place(rest)?),
-        (None, "end") => Spot::End(place(rest)?),
+        (None, "in") => Spot::In(crash_path(rest)?),
+        (None, "end") => Spot::End(crash_path(rest)?),
         (Some(("again", seed)), _) => {
             let (&[first, op, how], rest) = rest.split_first_chunk::<3>()?;
             // There are at most two lives.
@@ -273,7 +273,7 @@ fn spot(how: &str, rest: &[&str]) -> Option<Spot> {
     })
 }
 
-fn place(fields: &[&str]) -> Option<Place> {
+fn crash_path(fields: &[&str]) -> Option<CrashPath> {
     let (tail, crashes) = match fields.split_last()? {
         (&"all", rest) => (Tail::All, rest),
         (last, rest) => match last.strip_prefix('t') {
@@ -283,7 +283,7 @@ fn place(fields: &[&str]) -> Option<Place> {
     };
     let crashes: Option<Vec<CrashAt>> = crashes.iter().map(|text| crash(text)).collect();
     let crashes = crashes.filter(|c| !c.is_empty())?;
-    Some(Place { crashes, tail })
+    Some(CrashPath { crashes, tail })
 }
 
 fn crash(text: &str) -> Option<CrashAt> {
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_place() -> impl Strategy<Value = Place> {
+    fn any_crash_path() -> impl Strategy<Value = CrashPath> {
         let crash = (0usize..999, prop::collection::vec(0u32..4, 0..9));
         let tail = prop_oneof![
             Just(Tail::None),
@@ -318,7 +318,7 @@ mod tests {
                 CrashAt { event, choices }
             });
             let crashes = crashes.collect();
-            Place { crashes, tail }
+            CrashPath { crashes, tail }
         })
     }
 
@@ -326,13 +326,13 @@ mod tests {
         prop_oneof![
             Just(Spot::Live),
             (0usize..99).prop_map(Spot::Store),
-            any_place().prop_map(Spot::In),
-            any_place().prop_map(Spot::End),
+            any_crash_path().prop_map(Spot::In),
+            any_crash_path().prop_map(Spot::End),
         ]
     }
 
     fn any_spot() -> impl Strategy<Value = Spot> {
-        let again = (any::<u64>(), any_place(), 0usize..99, any_first_spot());
+        let again = (any::<u64>(), any_crash_path(), 0usize..99, any_first_spot());
         let again = again.prop_map(|(seed, mut place, op, spot)| {
             let crash = place.crashes.remove(0);
             Spot::Again(Box::new(Again {

@@ -238,7 +238,10 @@ impl CrashState for StateDevice {
             BlockEvent::Completed { id, ok } => {
                 *ok && self.inner.lock().version(*id).is_some_and(|v| v.durable)
             }
-            _ => false,
+            BlockEvent::Issued { .. }
+            | BlockEvent::FlushBegun { .. }
+            | BlockEvent::Discarded { .. }
+            | BlockEvent::Mark(_) => false,
         }
     }
 
@@ -318,7 +321,7 @@ impl CrashState for StateDevice {
         self.inner.lock().choices.next_path()
     }
 
-    fn settle(&self) -> Option<u64> {
+    fn decide_at_start(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let pending = std::mem::take(&mut inner.pending);
@@ -361,7 +364,7 @@ impl CrashState for StateDevice {
         drop(inner);
         let path: Vec<u32> = decisions.iter().map(|(_, choice)| *choice).collect();
         self.start(&path, Policy::None);
-        let _ = self.settle();
+        let _ = self.decide_at_start();
         let mut inner = self.inner.lock();
         inner.choices = Choices::default();
         inner.floor = inner.undo.len();
@@ -570,7 +573,7 @@ impl Medium for StateDevice {
 
     fn cut(&self, policy: Policy) {
         self.start(&[], policy);
-        let _ = self.settle();
+        let _ = self.decide_at_start();
     }
 
     fn record(self: &Arc<Self>) -> Arc<Self::Recorder> {
@@ -639,7 +642,10 @@ impl Medium for StateDevice {
             match event {
                 BlockEvent::Issued { id, .. } => drop(open.insert(*id)),
                 BlockEvent::Completed { id, .. } => drop(open.remove(id)),
-                _ => {}
+                BlockEvent::FlushBegun { .. }
+                | BlockEvent::FlushEnded { .. }
+                | BlockEvent::Discarded { .. }
+                | BlockEvent::Mark(_) => {}
             }
         }
         let ends = open.into_iter();

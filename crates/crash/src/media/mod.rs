@@ -9,11 +9,11 @@ pub(crate) mod memory;
 use crate::choice::Policy;
 use crate::report::Options;
 use crate::setting::Setting;
-use crate::system::Failure;
-use crate::trial::Run;
-use crate::walk::{CrashState, Place};
+use crate::walk::{CrashPath, CrashState};
 use medium::Rule;
+use oracle::snapshot::Snapshot;
 use std::fmt::{self, Display, Formatter};
+use std::ops::Range;
 use std::sync::Arc;
 use vfs::System;
 
@@ -32,7 +32,7 @@ impl Display for Order {
 }
 
 /// The orders of a trace before and after the first crash of a place, as text.
-pub(crate) fn crash_between<M: Medium>(trace: &[M::Event], place: &Place) -> String {
+pub(crate) fn crash_between<M: Medium>(trace: &[M::Event], place: &CrashPath) -> String {
     let crash = place.crashes.first().map_or(0, |crash| crash.event);
     let crash = crash.min(trace.len());
     let text = |order: Option<Order>, none: &str| order.map_or(none.into(), |o| o.to_string());
@@ -45,6 +45,18 @@ pub(crate) fn crash_between<M: Medium>(trace: &[M::Event], place: &Place) -> Str
         "the end",
     );
     format!("; crashed between {before} and {after}")
+}
+
+/// An operation of a trace, to be replayed in program order.
+pub(crate) struct Replay<'a, M: Medium> {
+    pub system: &'a M::System,
+    pub trace: &'a [M::Event],
+    /// The operation's events.
+    pub events: Range<usize>,
+    /// The state before the operation.
+    pub old: &'a Snapshot,
+    /// The state after it.
+    pub new: &'a Snapshot,
 }
 
 /// A medium with a file system on it.
@@ -121,10 +133,13 @@ pub(crate) trait Medium:
     /// not part of the path.
     fn start_tail(&self, _policy: Policy) {}
 
-    /// Replays the changes of phase `phase` in program order. The state that callers see must
+    /// Replays the changes of an operation in program order. The state that callers see must
     /// change from old to new in one step. Returns how many states were read: 0 on media whose
     /// changes are not visible one by one.
-    fn switches_once(_run: &Run<'_, Self>, _phase: usize) -> Result<u64, Failure> {
+    ///
+    /// # Errors
+    /// The first event with a wrong state, and what is wrong.
+    fn switches_once(self: &Arc<Self>, _replay: &Replay<'_, Self>) -> Result<u64, (usize, String)> {
         Ok(0)
     }
 }

@@ -19,7 +19,7 @@ use crate::media::{Medium, crash_between};
 use crate::panics::caught;
 use crate::report::Options;
 use crate::walk::{
-    CrashState, Found, Judge, Limits, Place, Recovery, Tally, Verdict, Walk, revisit,
+    CrashPath, CrashState, Found, Judge, Limits, Recovery, Tally, Verdict, Walk, revisit,
 };
 use medium::recording::Event;
 use medium::{MemoryPmem, Pmem, Recording, WORD_BYTES};
@@ -98,7 +98,7 @@ pub struct Failure {
     pub what: String,
     /// Number of marks that had been set.
     pub marks: usize,
-    place: Place,
+    place: CrashPath,
 }
 
 /// A run of a program.

@@ -4,11 +4,10 @@
 mod judge;
 mod life;
 mod record;
-mod switch;
 
 use crate::handles::Handles;
 use crate::id::Spot;
-use crate::media::{Medium, crash_between};
+use crate::media::{Medium, Replay, crash_between};
 use crate::past::Past;
 use crate::promise::{Floors, Promise, Window};
 use crate::sabotage::{Sabotage, hit};
@@ -117,7 +116,7 @@ pub(crate) fn crash<M: Medium>(
     tally.full += run.full;
     if run.promise.is_atomic_at_return() && run.start.setting.schedule.is_none() {
         for op in ops.clone().filter(|op| limits.takes(*op, ops.len())) {
-            tally.looked += M::switches_once(&run, op)?;
+            tally.looked += run.switches_once(op)?;
         }
     }
     run.crash(&run.moments(ops.clone()), limits, tally)?;
@@ -226,6 +225,23 @@ impl<M: Medium> Run<'_, M> {
         Ok(())
     }
 
+    /// Replays an operation in program order. Returns how many states were read.
+    fn switches_once(&self, op: usize) -> Result<u64, Failure> {
+        let replay = Replay {
+            system: self.system,
+            trace: &self.trace,
+            events: self.events(op),
+            old: &self.past[op].expected.snapshot,
+            new: &self.past[op + 1].expected.snapshot,
+        };
+        let switched = self.medium().switches_once(&replay);
+        switched.map_err(|(event, what)| Failure {
+            op,
+            spot: Spot::Store(event),
+            what,
+        })
+    }
+
     fn crash_in(
         &self,
         phase: usize,
@@ -277,7 +293,7 @@ impl<M: Medium> Run<'_, M> {
         }
         let (place, returned) = match spot {
             Spot::Live | Spot::Again(_) => return Ok(None),
-            Spot::Store(_) => return Ok(M::switches_once(self, phase).err().map(|f| f.what)),
+            Spot::Store(_) => return Ok(self.switches_once(phase).err().map(|f| f.what)),
             Spot::In(place) => (place, false),
             Spot::End(place) => (place, true),
         };

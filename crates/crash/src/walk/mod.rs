@@ -50,8 +50,9 @@ pub(crate) trait CrashState {
     fn start(&self, path: &[u32], policy: Policy);
     /// Moves on to the next path. Returns whether there is one.
     fn next_path(&self) -> bool;
-    /// The hash of the state, if all of it is decided at the start of an evaluation.
-    fn settle(&self) -> Option<u64> {
+    /// Decides every cell, on a medium that does so at the start of an evaluation. Returns the hash
+    /// of the state; `None` on a medium that decides a cell when it is read.
+    fn decide_at_start(&self) -> Option<u64> {
         None
     }
     /// Ends an evaluation: undoes all changes since [`keep`](Self::keep).
@@ -112,7 +113,7 @@ pub(crate) struct CrashAt {
 /// A crash state that can be visited again: a crash, the crashes in recoveries after it, and the
 /// choices of the tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CrashPath {
     pub crashes: Vec<CrashAt>,
     pub tail: Tail,
 }
@@ -206,7 +207,7 @@ impl Tally {
 
 /// A failure and where it is.
 pub(crate) struct Found {
-    pub place: Place,
+    pub place: CrashPath,
     pub what: String,
 }
 
@@ -271,7 +272,7 @@ impl<S: CrashState> Walk<'_, S> {
     }
 
     fn visit(&mut self, tail: Tail) -> (Verdict<S::Event>, Vec<u32>, bool) {
-        if let Some(state) = self.medium.settle() {
+        if let Some(state) = self.medium.decide_at_start() {
             // After fewer crashes before the state, more were tried after it.
             let key = mix(state, self.judge.demands());
             let at_depth = |depth: usize| mix(key, depth as u64);
@@ -306,7 +307,7 @@ impl<S: CrashState> Walk<'_, S> {
         let mut crashes = self.crashes.clone();
         let choices = choices.to_vec();
         crashes.push(CrashAt { event, choices });
-        let place = Place { crashes, tail };
+        let place = CrashPath { crashes, tail };
         Err(Found { place, what })
     }
 
@@ -354,7 +355,7 @@ impl<S: CrashState> Walk<'_, S> {
 
     /// Checks the lazy choice itself on one in a hundred of the states `visited`.
     fn audit(&mut self, event: usize, visited: u64, outcomes: &HashSet<u64>) -> Result<(), Found> {
-        if self.medium.settle().is_some() {
+        if self.medium.decide_at_start().is_some() {
             self.medium.rollback();
             return Ok(()); // there is no lazy choice
         }
@@ -389,7 +390,7 @@ impl<S: CrashState> Walk<'_, S> {
 pub(crate) fn revisit<S: CrashState<Event: Clone>>(
     medium: &Arc<S>,
     trace: &[S::Event],
-    place: &Place,
+    place: &CrashPath,
     judge: &mut dyn Judge<S>,
 ) -> Result<Verdict<S::Event>, String> {
     let mut trace = trace.to_vec();
@@ -401,7 +402,7 @@ pub(crate) fn revisit<S: CrashState<Event: Clone>>(
         let last = i + 1 == place.crashes.len();
         let tail = if last { place.tail } else { Tail::None };
         medium.start(&crash.choices, Policy::None);
-        let _ = medium.settle();
+        let _ = medium.decide_at_start();
         let verdict = judge.judge(medium, tail.policy());
         medium.rollback();
         if last {

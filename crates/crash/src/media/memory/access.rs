@@ -102,7 +102,7 @@ impl StatePmem {
         pending.map_or_else(|| vec![Content::new()], |p| self.contents(p, cell))
     }
 
-    pub(super) fn settle(&self, inner: &mut Inner, cell: u32, content: &[(usize, u64)]) {
+    pub(super) fn decide_as(&self, inner: &mut Inner, cell: u32, content: &[(usize, u64)]) {
         for (word, value) in content {
             self.put(inner, *word, *value, true);
         }
@@ -125,7 +125,7 @@ impl StatePmem {
             let by = |policy| pick(policy, cell, choices);
             choice = inner.choices.take(cell, choices, by);
         }
-        self.settle(inner, cell, &contents[choice]);
+        self.decide_as(inner, cell, &contents[choice]);
     }
 
     /// Decides the undecided cells of the words `first..=last`.
@@ -202,7 +202,7 @@ impl StatePmem {
                 let start = u64::from(cell) * self.model.cell_bytes();
                 let covered = off <= start && start + self.model.cell_bytes() <= end;
                 if covered {
-                    self.settle(&mut inner, cell, &[]);
+                    self.decide_as(&mut inner, cell, &[]);
                 } else {
                     self.decide(&mut inner, cell);
                 }

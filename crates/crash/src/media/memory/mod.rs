@@ -16,13 +16,13 @@
 //! never a copy of the image.
 
 mod access;
+mod switch;
 
-use super::{Medium, Order};
+use super::{Medium, Order, Replay};
 use crate::choice::{Choices, Policy, mix};
 use crate::report::Options;
 use crate::setting::Setting;
-use crate::system::{Failure, PmemSystem};
-use crate::trial::Run;
+use crate::system::PmemSystem;
 use crate::walk::CrashState;
 use access::{stored, zeroed};
 use hashbrown::HashMap;
@@ -41,13 +41,13 @@ struct Pending {
     /// The contents of which an earlier crash left one, the durable content first. Empty: the
     /// durable content.
     left: Vec<Content>,
-    stores: Vec<Store>,
+    stores: Vec<PendingStore>,
     /// By thread: the last store that its next fence makes durable, with all before it.
     flushed: Vec<(u32, u64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Store {
+struct PendingStore {
     /// Number among all stores.
     number: u64,
     /// Word within the cell.
@@ -57,7 +57,7 @@ struct Store {
 }
 
 impl Pending {
-    fn is_settled(&self) -> bool {
+    fn is_decided(&self) -> bool {
         self.stores.is_empty() && self.left.len() <= 1
     }
 
@@ -160,7 +160,7 @@ impl StatePmem {
         let word = stored(unit, old);
         // Where a crash left the word undecided, `old` may not be what it holds.
         if word != old || !pending.left.is_empty() {
-            pending.stores.push(Store { number, slot, word });
+            pending.stores.push(PendingStore { number, slot, word });
             if self.set_open(cell, true) {
                 inner.undo.push(Undo::Closed(cell));
             }
@@ -168,13 +168,13 @@ impl StatePmem {
         if nt {
             Self::in_flight(&mut inner.in_flight, inner.thread, cell, pending);
         }
-        if pending.is_settled() {
+        if pending.is_decided() {
             inner.pending.remove(&cell);
         }
     }
 
     fn in_flight(list: &mut Vec<(u32, u32)>, thread: u32, cell: u32, pending: &mut Pending) {
-        let Some(Store { number, .. }) = pending.stores.last() else {
+        let Some(PendingStore { number, .. }) = pending.stores.last() else {
             return;
         };
         match pending.flushed.iter_mut().find(|(of, _)| *of == thread) {
@@ -207,12 +207,12 @@ impl StatePmem {
             let mine = p.flushed.iter().position(|(thread, _)| *thread == me);
             let up_to = mine.map_or(0, |n| p.flushed.swap_remove(n).1);
             let flushed = p.stores.partition_point(|store| store.number <= up_to);
-            for Store { slot, word, .. } in p.stores.drain(..flushed).collect::<Vec<_>>() {
+            for PendingStore { slot, word, .. } in p.stores.drain(..flushed).collect::<Vec<_>>() {
                 let at = self.word_of(cell, slot);
                 self.put(inner, at, word, true);
                 p.overwrite(at);
             }
-            if !p.is_settled() {
+            if !p.is_decided() {
                 inner.pending.insert(cell, p);
             } else if self.set_open(cell, false) {
                 inner.undo.push(Undo::Open(cell));
@@ -378,7 +378,7 @@ impl CrashState for StatePmem {
         for cell in cells {
             let choices = self.contents_now(&inner, cell);
             let pick = pick(policy, cell, choices.len() as u32) as usize;
-            self.settle(&mut inner, cell, &choices[pick]);
+            self.decide_as(&mut inner, cell, &choices[pick]);
         }
     }
 
@@ -402,7 +402,7 @@ impl CrashState for StatePmem {
             let mut contents = self.contents_now(&inner, *cell);
             let pick = (*choice as usize).min(contents.len() - 1);
             let content = contents.swap_remove(pick);
-            self.settle(&mut inner, *cell, &content);
+            self.decide_as(&mut inner, *cell, &content);
             inner.pending.remove(cell);
         }
         for (cell, p) in std::mem::take(&mut inner.pending) {
@@ -560,7 +560,7 @@ impl Medium for StatePmem {
         self.inner.lock().tail = Some(policy);
     }
 
-    fn switches_once(run: &Run<'_, Self>, phase: usize) -> Result<u64, Failure> {
-        run.in_program_order(phase)
+    fn switches_once(self: &Arc<Self>, replay: &Replay<'_, Self>) -> Result<u64, (usize, String)> {
+        replay.in_program_order(self)
     }
 }

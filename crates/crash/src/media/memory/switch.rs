@@ -1,12 +1,10 @@
 //! The logical state after each store of an operation, in program order. It must change from old
 //! to new in one step (the "bpfsatomic" check of the BPFS paper, 3.6.5).
 
-use super::Run;
-use crate::id::Spot;
-use crate::media::memory::StatePmem;
+use super::StatePmem;
+use crate::media::Replay;
 use crate::panics::caught;
 use crate::past::same_content;
-use crate::system::Failure;
 use crate::walk::CrashState;
 use medium::Unit;
 use medium::recording::Event;
@@ -15,25 +13,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use vfs::{ManualClock, Timestamp};
 
-impl Run<'_, StatePmem> {
-    /// Replays each store of `op`. The state that callers would see is read again only when a
-    /// store changes a word that was last read. Returns how often it was read.
-    pub(crate) fn in_program_order(&self, op: usize) -> Result<u64, Failure> {
-        let fail = |event: usize| {
-            move |what: String| Failure {
-                op,
-                spot: Spot::Store(event),
-                what: format!("in program order: {what}"),
-            }
-        };
-        let pm = self.medium();
-        let events = self.events(op);
+impl Replay<'_, StatePmem> {
+    /// Replays each store of the operation. The state that callers would see is read again only
+    /// when a store changes a word that was last read. Returns how often it was read.
+    ///
+    /// # Errors
+    /// The first event with a wrong state, and what is wrong.
+    pub(super) fn in_program_order(&self, pm: &Arc<StatePmem>) -> Result<u64, (usize, String)> {
+        let fail = |event: usize| move |what: String| (event, format!("in program order: {what}"));
+        let events = self.events.clone();
         for (_, unit) in self.stores(0..events.start) {
             pm.apply_now(&unit);
         }
         let mut switch = Switch {
-            old: &self.past[op].expected.snapshot,
-            new: &self.past[op + 1].expected.snapshot,
+            old: self.old,
+            new: self.new,
             done: false,
         };
         let mut looked = 1;
