@@ -15,6 +15,42 @@
 //! typed roots. [`structures`] has maps, trees, vectors, queues and journals.
 //!
 //! The bytes are in `format.md`.
+//!
+//! # Example
+//!
+//! A counter in a root.
+//!
+//! ```
+//! use medium::MemoryPmem;
+//! use mnemosyne::memory::{DurableMemory, Flat, Layout, Options};
+//! use mnemosyne::tx::Stop;
+//! use persist::{Persist, TypedSession, TypedTx};
+//! use std::convert::Infallible;
+//! use std::sync::Arc;
+//!
+//! #[derive(Persist)]
+//! struct Visits {
+//!     count: u64,
+//! }
+//!
+//! // Memory that is not persistent is enough here.
+//! let pm = Arc::new(MemoryPmem::new(4 << 20));
+//! let layout = Layout { logs: 1, log_bytes: 64 << 10, ..Layout::default() };
+//! layout.format(&pm)?;
+//! let options = Options { heap_growth: 1 << 20, ..Options::default() };
+//! let mut session = DurableMemory::open(Flat(pm.clone()), pm, options)?.session();
+//!
+//! // The first run makes the root. Later runs find it.
+//! let visits = session.root("visits", |_| Ok(Visits { count: 0 }))?;
+//! // Durable as a whole when it returns.
+//! let count = session.run(|tx| {
+//!     let count = tx.get(visits.at(Visits::COUNT))? + 1;
+//!     tx.set(visits.at(Visits::COUNT), &count)?;
+//!     Ok::<_, Stop<Infallible>>(count)
+//! })?;
+//! assert_eq!(count, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
