@@ -80,7 +80,7 @@ impl Disks {
             && journal::needs_recovery(&**log, &whole())?
         {
             let done = journal::replay(&*crashed.image, &**log, &whole())?;
-            crashed.replayed = done.transactions.into();
+            crashed.replayed = done.transactions;
         }
         Ok(crashed)
     }
