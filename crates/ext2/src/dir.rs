@@ -71,7 +71,7 @@ impl Entry {
 }
 
 /// An entry and its place.
-struct Place {
+struct FoundEntry {
     /// The block's number within the directory, and on the device.
     index: u64,
     block: u32,
@@ -274,12 +274,12 @@ impl Ext2 {
         }
     }
 
-    fn seek_name(&self, dir: &Node, name: &[u8]) -> Result<Option<Place>> {
+    fn seek_name(&self, dir: &Node, name: &[u8]) -> Result<Option<FoundEntry>> {
         let mut is_it = |index, block, contents: &Arc<Buffer>, entry: Entry, previous| {
             if entry.ino == 0 || entry.name(contents) != name {
                 return Ok(None);
             }
-            Ok(Some(Place {
+            Ok(Some(FoundEntry {
                 index,
                 block,
                 contents: contents.clone(),
@@ -300,10 +300,10 @@ impl Ext2 {
     }
 
     /// Finds the first entry with `need` bytes of room after it.
-    fn seek_room(&self, dir: &Node, need: usize) -> Result<Option<Place>> {
+    fn seek_room(&self, dir: &Node, need: usize) -> Result<Option<FoundEntry>> {
         let mut fits = |index, block, contents: &Arc<Buffer>, entry: Entry, previous| {
             let fits = entry.rec_len - entry.used() >= need;
-            Ok(fits.then(|| Place {
+            Ok(fits.then(|| FoundEntry {
                 index,
                 block,
                 contents: contents.clone(),
@@ -318,14 +318,14 @@ impl Ext2 {
         }
     }
 
-    fn must_find(&self, dir: &Node, name: &[u8]) -> Result<Place> {
+    fn must_find(&self, dir: &Node, name: &[u8]) -> Result<FoundEntry> {
         let found = self.seek_name(dir, name)?;
         found.ok_or(FormatError::Limit(Errno::NOENT))
     }
 
     pub(crate) fn find_name(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let found = self.seek_name(&self.load_dir(dir)?, name)?;
-        Ok(found.map(|place| Ino(place.entry.ino.into())))
+        Ok(found.map(|found| Ino(found.entry.ino.into())))
     }
 
     pub(crate) fn list_names(
@@ -480,7 +480,7 @@ impl Ext2 {
         let mut befores = befores.to_vec();
         befores.extend(self.erased(&node, name));
         self.layout_change(op, &mut node, &mut befores)?;
-        let Some(Place {
+        let Some(FoundEntry {
             index,
             block,
             contents,
@@ -570,9 +570,9 @@ impl Ext2 {
     }
 
     /// Removes and returns the record of a name's making.
-    fn maker(&self, place: &Place) -> Option<MadeName> {
+    fn maker(&self, found: &FoundEntry) -> Option<MadeName> {
         attempt::commit(); // memory changes first
-        let key = (place.block, place.entry.at as u32);
+        let key = (found.block, found.entry.at as u32);
         let made = self.state.lock().names.remove(&key)?;
         self.store.is_pending(made.patch).then_some(made)
     }
@@ -587,12 +587,12 @@ impl Ext2 {
     ) -> Result<Removed> {
         let mut node = self.load_dir(dir)?;
         let number = self.load_ino(ino)?.ino;
-        let place = self.must_find(&node, name)?;
+        let found = self.must_find(&node, name)?;
         let mut befores = befores.to_vec();
         self.layout_change(op, &mut node, &mut befores)?;
-        let made = self.maker(&place);
-        let (block, entry) = (place.block, place.entry);
-        drop(place);
+        let made = self.maker(&found);
+        let (block, entry) = (found.block, found.entry);
+        drop(found);
         let header = self.header(number, entry.rec_len, entry.name_len, kind);
         let (lba, bytes) = (Lba(block.into()), header.as_bytes());
         let patched = self.patch(op, lba, entry.at as u32, bytes, &befores)?;
@@ -618,13 +618,13 @@ impl Ext2 {
         befores: &[Before],
     ) -> Result<Removed> {
         let mut node = self.load_dir(dir)?;
-        let place = self.must_find(&node, name)?;
+        let found = self.must_find(&node, name)?;
         let mut befores = befores.to_vec();
         self.layout_change(op, &mut node, &mut befores)?;
-        let made = self.maker(&place);
-        let (at, bytes) = removal(&place, made.as_ref());
-        let (index, lba) = (place.index, Lba(place.block.into()));
-        drop(place);
+        let made = self.maker(&found);
+        let (at, bytes) = removal(&found, made.as_ref());
+        let (index, lba) = (found.index, Lba(found.block.into()));
+        drop(found);
         let patched = self.patch(op, lba, at as u32, &bytes, &befores)?;
         self.renew_names(&node, index, |names| {
             names.remove(name, index);
@@ -675,10 +675,10 @@ impl Ext2 {
 /// The change that removes an entry. It restores the bytes before the entry was made, if nothing
 /// around them has changed since. Otherwise the entry before it takes over its place, or it becomes
 /// a free entry.
-fn removal(place: &Place, made: Option<&MadeName>) -> (usize, Vec<u8>) {
-    let contents = &place.contents;
+fn removal(found: &FoundEntry, made: Option<&MadeName>) -> (usize, Vec<u8>) {
+    let contents = &found.contents;
     // The change began at the entry itself, or at the entry before it that made room.
-    let starts = [Some(place.entry.at), place.previous.map(|e| e.at + REC_LEN)];
+    let starts = [Some(found.entry.at), found.previous.map(|e| e.at + REC_LEN)];
     if let Some(made) = made
         && !made.new.is_empty()
         && starts.contains(&Some(made.at))
@@ -686,8 +686,8 @@ fn removal(place: &Place, made: Option<&MadeName>) -> (usize, Vec<u8>) {
     {
         return (made.at, made.old.to_vec());
     }
-    let entry = place.entry;
-    let Some(previous) = place.previous else {
+    let entry = found.entry;
+    let Some(previous) = found.previous else {
         return (entry.at, vec![0; 4]);
     };
     let at = previous.at + REC_LEN;

@@ -8,7 +8,7 @@ use crate::volume::Ext2;
 use crate::{Error, probe};
 use blockfs::{Format, NewInode, Piece, Result};
 use medium::block::{BlockDevice, Lba};
-use patch::journal::Place;
+use patch::journal::LogBlocks;
 use patch::{Before, Rule};
 use vfs::{Clock, FileType, Ino};
 use zerocopy::IntoBytes;
@@ -18,7 +18,7 @@ const PART: u64 = 64;
 
 impl Ext2 {
     /// The place of the internal journal.
-    pub(crate) fn log_place(&self) -> Result<Place> {
+    pub(crate) fn log_place(&self) -> Result<LogBlocks> {
         let node = self.load(JOURNAL_INO)?;
         let blocks = node.size() / u64::from(self.layout.block_bytes);
         let mut runs: Vec<(Lba, u64)> = Vec::new();
@@ -33,7 +33,7 @@ impl Ext2 {
                 _ => runs.push((Lba(block), 1)),
             }
         }
-        Ok(Place::new(runs))
+        Ok(LogBlocks::new(runs))
     }
 
     /// The free blocks for a journal of `blocks`, without those for the pointers to it.

@@ -5,7 +5,7 @@
 //! must come first; the [`Cache`] writes blocks in any order that obeys.
 //!
 //! - [`Store`]: the interface through which a file system changes blocks.
-//! - [`Volume`]: a device of a cache. Stores that stand on other stores ([`StoreLayer`]):
+//! - [`DeviceStore`]: a device of a cache. Stores that stand on other stores ([`StoreLayer`]):
 //!   [`Journal`], [`Async`], [`Trace`], [`verify`]; and [`Forgetful`], for tests.
 //! - [`attempt`]: work under a lock that does not wait for devices.
 //! - [`stack`]: the layers of a mount, as text.
@@ -24,19 +24,19 @@
 //! let geometry = Geometry { block_bytes: 4096, blocks: 8 };
 //! let device = Arc::new(MemoryDevice::new(geometry));
 //! let cache = Cache::new(vec![Box::new(device.clone())], CacheOptions::default());
-//! let volume = Arc::new(cache).volume(0);
+//! let store = Arc::new(cache).store(0);
 //!
-//! let op = volume.begin(2, Caller::SYSTEM)?;
+//! let op = store.begin(2, Caller::SYSTEM)?;
 //! let contents = Change::Bytes { at: 0, bytes: &[7; 4096] };
-//! let filled = volume.change(&op, Lba(2), Content::Data, contents, &[])?;
+//! let filled = store.change(&op, Lba(2), Content::Data, contents, &[])?;
 //! let pointer = Change::Bytes { at: 16, bytes: &[2, 0, 0, 0] };
 //! let first = Before { patch: filled.id, rule: Rule::InitialiseBeforePoint };
-//! let pointed = volume.change(&op, Lba(1), Content::Metadata, pointer, &[first])?;
-//! volume.end(op);
+//! let pointed = store.change(&op, Lba(1), Content::Metadata, pointer, &[first])?;
+//! store.end(op);
 //!
 //! // Makes block 2 durable, then writes block 1 and makes it durable.
-//! volume.sync(&[pointed.id])?;
-//! assert!(!volume.is_pending(filled.id));
+//! store.sync(&[pointed.id])?;
+//! assert!(!store.is_pending(filled.id));
 //! assert_eq!(device.bytes()[4096 + 16], 2);
 //! # Ok::<(), patch::StoreError>(())
 //! ```
@@ -61,7 +61,7 @@ mod trace;
 pub mod verify;
 
 pub use asynchronous::Async;
-pub use cache::{Cache, CacheOptions, CacheStats, Durable, Volume};
+pub use cache::{Cache, CacheOptions, CacheStats, DeviceStore, Durable};
 pub use forgetful::Forgetful;
 pub use id::PatchId;
 pub use journal::{Journal, JournalOptions, Mode};

@@ -19,7 +19,7 @@ use crate::stats::median;
 use crate::table::{Grid, count, figure};
 use medium::block::{Geometry, Lba, MemoryDevice};
 use patch::{
-    Before, Cache, CacheOptions, Change, Content, Op, PatchId, Rule, Store, StoreError, Volume,
+    Before, Cache, CacheOptions, Change, Content, DeviceStore, Op, PatchId, Rule, Store, StoreError,
 };
 use serde::Serialize;
 use std::collections::HashMap;
@@ -130,7 +130,7 @@ pub fn run(options: &Options) -> Result<Report> {
 /// A cache whose blocks are all clean and in memory.
 struct Bed {
     cache: Arc<Cache>,
-    volume: Volume,
+    volume: DeviceStore,
     op: Op,
     /// The patches of data, by number.
     data: Vec<PatchId>,
@@ -192,7 +192,7 @@ impl Bed {
             ..CacheOptions::default()
         };
         let cache = Arc::new(Cache::new(vec![Box::new(device)], options));
-        let volume = cache.volume(0);
+        let volume = cache.store(0);
         for lba in 0..blocks {
             volume.read(Lba(lba.into()))?;
         }

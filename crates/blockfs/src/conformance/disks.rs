@@ -2,7 +2,7 @@
 
 use super::{Subject, Suite, Wrong};
 use medium::block::{BlockDevice, Geometry, Lba, MemoryDevice};
-use patch::journal::{self, JournalError, JournalOptions, Place};
+use patch::journal::{self, JournalError, JournalOptions, LogBlocks};
 use patch::stack::{Assembled, BuildError, Device, Stack};
 use std::sync::Arc;
 
@@ -87,8 +87,8 @@ impl Disks {
 }
 
 /// The place of a log that fills its device.
-fn whole() -> Place {
-    Place::new([(Lba(0), LOG_BLOCKS)])
+fn whole() -> LogBlocks {
+    LogBlocks::new([(Lba(0), LOG_BLOCKS)])
 }
 
 impl From<JournalError> for Wrong {

@@ -63,7 +63,7 @@ mod tests {
             ..CacheOptions::default()
         };
         let device = Box::new(MemoryDevice::new(geometry));
-        let store = std::sync::Arc::new(Cache::new(vec![device], options)).volume(0);
+        let store = std::sync::Arc::new(Cache::new(vec![device], options)).store(0);
         let op = store.begin(n as u32, patch::Caller::SYSTEM).unwrap();
         let change = Change::Bytes { at: 0, bytes: &[1] };
         let changed = |lba| store.change(&op, Lba(lba), Content::Data, change, &[]);

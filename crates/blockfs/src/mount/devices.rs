@@ -3,7 +3,7 @@
 use super::{MountError, Mountable};
 use medium::block::BlockDevice;
 use patch::partition::PartitionError;
-use patch::stack::{BuildError, Image, Log, Stack};
+use patch::stack::{BuildError, Image, LogLocation, Stack};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Devices {
         stack: &Stack,
         read_only: bool,
     ) -> Result<Self, MountError> {
-        if let Some(Log::External(log)) = stack.journal().map(|journal| &journal.log)
+        if let Some(LogLocation::External(log)) = stack.journal().map(|journal| &journal.log)
             && log
                 .canonicalize()
                 .is_ok_and(|log| path.canonicalize().ok() == Some(log))

@@ -4,7 +4,7 @@ use super::{MountError, MountOptions, Mountable};
 use crate::seeded::{Bug, hit};
 use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Geometry, Lba, OverlayDevice};
-use patch::journal::{self, Place};
+use patch::journal::{self, LogBlocks};
 use std::sync::Arc;
 
 /// Flushes the devices. A killed server may have left writes in their caches only, and recovery
@@ -66,7 +66,7 @@ pub(super) fn prepare_log<F: Mountable>(
     disk: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
     options: &MountOptions,
-) -> Result<Place, MountError> {
+) -> Result<LogBlocks, MountError> {
     let sup = F::superblock(&**disk)?;
     if let Some(log) = external {
         let place = whole(log.geometry());
@@ -83,8 +83,8 @@ pub(super) fn prepare_log<F: Mountable>(
 }
 
 /// The place of a log that fills a device.
-fn whole(geometry: Geometry) -> Place {
-    Place::new([(Lba(0), geometry.blocks)])
+fn whole(geometry: Geometry) -> LogBlocks {
+    LogBlocks::new([(Lba(0), geometry.blocks)])
 }
 
 /// Whether the device holds a log of the file system with this UUID. Another file system's log is

@@ -21,7 +21,7 @@ pub use journals::recover;
 use crate::{BlockFs, BlockFsOptions, Format, FormatError, OnError};
 use journals::{belongs_to, prepare_log};
 use medium::block::{BlockDevice, Lba};
-use patch::journal::{Place, Seconds};
+use patch::journal::{LogBlocks, Seconds};
 use patch::stack::Stack;
 use patch::{Cache, CacheOptions, Forgetful, Journal, Store};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub trait Mountable: Format + Sized + 'static {
 
     /// The blocks of the journal in an image. They do not change, so they can be read before a
     /// replay. `replayed`: the replay has been done.
-    fn journal_place(disk: &Arc<dyn BlockDevice>, replayed: bool) -> Result<Place, MountError>;
+    fn journal_place(disk: &Arc<dyn BlockDevice>, replayed: bool) -> Result<LogBlocks, MountError>;
     /// Makes an empty journal in an unmounted image, of this many blocks or of the usual number.
     /// After an interruption, blocks may stay marked as used.
     fn add_journal(
@@ -136,7 +136,7 @@ pub struct Mounted<F: Mountable> {
     cache: Arc<Cache>,
     journal: Option<Arc<Journal>>,
     /// The number of the log's device in the cache, and the log's blocks there.
-    log: Option<(u8, Place)>,
+    log: Option<(u8, LogBlocks)>,
     disk: Arc<dyn BlockDevice>,
     stack: Stack,
     read_only: bool,

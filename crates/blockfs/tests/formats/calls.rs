@@ -15,7 +15,7 @@ fn mount(device: Arc<medium::block::MemoryDevice>, kind: Kind) -> (BlockFs<Toy>,
         ..CacheOptions::default()
     };
     let cache = Arc::new(Cache::new(vec![Box::new(device)], options));
-    let format = Toy::open(Arc::new(cache.volume(0)), kind).unwrap();
+    let format = Toy::open(Arc::new(cache.store(0)), kind).unwrap();
     let options = BlockFsOptions {
         atime: vfs::Atime::Never,
         ..BlockFsOptions::new(ModelFs::default().guarantees())

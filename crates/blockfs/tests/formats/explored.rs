@@ -85,7 +85,7 @@ impl System<dyn BlockDevice> for Shadowed {
             ..CacheOptions::default()
         };
         let cache = Arc::new(Cache::new(vec![Box::new(device)], options));
-        let shadow = Shadow::open(Arc::new(cache.volume(0)), self.0);
+        let shadow = Shadow::open(Arc::new(cache.store(0)), self.0);
         let shadow = Arc::new(shadow.map_err(|e| e.to_string())?);
         let toy = Toy::open(shadow.clone(), Kind::PLAIN).map_err(|e| e.to_string())?;
         let options = BlockFsOptions {

@@ -7,7 +7,7 @@ use blockfs::mount::{MountError, Mountable, OpenOptions, Superblock, plain_cache
 use medium::Rule;
 use medium::block::{BlockDevice, Lba};
 use patch::Store;
-use patch::journal::{self, Place};
+use patch::journal::{self, LogBlocks};
 use std::sync::Arc;
 use vfs::Clock;
 
@@ -58,13 +58,13 @@ impl Mountable for Ext2 {
     }
 
     /// The blocks of inode 8.
-    fn journal_place(disk: &Arc<dyn BlockDevice>, replayed: bool) -> Result<Place, MountError> {
+    fn journal_place(disk: &Arc<dyn BlockDevice>, replayed: bool) -> Result<LogBlocks, MountError> {
         let options = OpenOptions {
             read_only: true,
             replayed,
             ..OpenOptions::default()
         };
-        let format = Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)?;
+        let format = Ext2::open(Arc::new(plain_cache(disk).store(0)), options)?;
         Ok(format.log_place()?)
     }
 
@@ -82,7 +82,7 @@ impl Mountable for Ext2 {
                 clock: clock.clone(),
                 replayed: false,
             };
-            Ext2::open(Arc::new(plain_cache(disk).volume(0)), options)
+            Ext2::open(Arc::new(plain_cache(disk).store(0)), options)
         };
         let fits = |format: &Ext2| match format.room_for_log(blocks)? {
             free if free < blocks => Err(MountError::NoRoom { blocks, free }),

@@ -61,7 +61,7 @@ fn mounted(disk: Arc<dyn BlockDevice>, mode: Mode) -> Mounted {
 }
 
 /// A mounted file system, and the directory of a thread.
-struct Place<'a> {
+struct ThreadDirectory<'a> {
     fs: &'a dyn FileSystem,
     cx: Ctx,
     dir: Ino,
@@ -78,7 +78,7 @@ fn has_room<T>(result: Result<T>) -> bool {
     }
 }
 
-impl Place<'_> {
+impl ThreadDirectory<'_> {
     /// Makes a file, if there is room. The caller keeps no reference.
     fn make(&self, name: &[u8]) -> bool {
         let made = self.fs.create(&self.cx, self.dir, name, 0o644);
@@ -174,42 +174,42 @@ fn run(mode: Mode, memory: &Arc<MemoryDevice>, seed: u64) -> Mounted {
     let filled = fs.write(&cx, ballast, 0, &vec![1; (room * BLOCK) as usize]);
     assert_eq!(filled, Ok((room * BLOCK) as usize));
     fs.sync().unwrap();
-    let place = |dir| Place {
+    let own = |dir| ThreadDirectory {
         fs,
         cx: Ctx::root(),
         dir,
     };
     std::thread::scope(|scope| {
         let start = |number: u64,
-                     f: &'static (dyn Fn(&Place<'_>, Ino, &mut fastrand::Rng) + Sync),
+                     f: &'static (dyn Fn(&ThreadDirectory<'_>, Ino, &mut fastrand::Rng) + Sync),
                      dir,
                      file| {
-            let place = place(dir);
+            let own = own(dir);
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed + number);
-                (0..ROUNDS).for_each(|_| f(&place, file, &mut random));
+                (0..ROUNDS).for_each(|_| f(&own, file, &mut random));
             });
         };
         start(
             1,
-            &|place, file, random| place.write_and_sync(file, random),
+            &|own, file, random| own.write_and_sync(file, random),
             names,
             cut,
         );
         start(
             2,
-            &|place, file, _| place.cut_and_make_directories(file),
+            &|own, file, _| own.cut_and_make_directories(file),
             directories,
             cut,
         );
-        start(3, &|place, _, _| place.change_names(), names, cut);
+        start(3, &|own, _, _| own.change_names(), names, cut);
         start(
             4,
-            &|place, file, random| place.allocate_and_punch(file, random),
+            &|own, file, random| own.allocate_and_punch(file, random),
             names,
             punched,
         );
-        start(5, &|place, _, _| place.fs.sync().unwrap(), names, cut);
+        start(5, &|own, _, _| own.fs.sync().unwrap(), names, cut);
     });
     mounted
 }

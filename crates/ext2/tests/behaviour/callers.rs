@@ -7,8 +7,8 @@ use ext2::Ext2;
 use medium::block::Lba;
 use parking_lot::Mutex;
 use patch::{
-    Before, Cache, Caller, Change, Content, Op, Patched, Store, StoreError, StoreLayer, Trace,
-    Volume,
+    Before, Cache, Caller, Change, Content, DeviceStore, Op, Patched, Store, StoreError,
+    StoreLayer, Trace,
 };
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ type Callers = Arc<Mutex<HashSet<Caller>>>;
 
 /// A store that collects the callers of changes.
 struct Collecting {
-    below: Volume,
+    below: DeviceStore,
     callers: Callers,
 }
 
 impl StoreLayer for Collecting {
-    type Below = Volume;
+    type Below = DeviceStore;
 
-    fn below(&self) -> &Volume {
+    fn below(&self) -> &DeviceStore {
         &self.below
     }
 
@@ -48,7 +48,7 @@ fn changes_carry_their_caller_through_the_layers() {
     let cache = Arc::new(Cache::new(vec![Box::new(device)], options(4096)));
     let callers = Callers::default();
     let collecting = Collecting {
-        below: cache.volume(0),
+        below: cache.store(0),
         callers: callers.clone(),
     };
     let store: Arc<dyn Store> = Arc::new(Trace(collecting));

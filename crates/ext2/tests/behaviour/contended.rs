@@ -7,8 +7,8 @@ use ext2::Ext2;
 use medium::block::{Buffer, Lba, MemoryDevice};
 use parking_lot::Mutex;
 use patch::{
-    Before, Cache, CacheOptions, Caller, Change, Content, Op, Patched, Store, StoreError,
-    StoreLayer, Volume,
+    Before, Cache, CacheOptions, Caller, Change, Content, DeviceStore, Op, Patched, Store,
+    StoreError, StoreLayer,
 };
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ type Armed = Arc<Mutex<Option<(When, Hook)>>>;
 
 /// A store that runs a hook.
 struct Hooked {
-    inner: Volume,
+    inner: DeviceStore,
     hook: Armed,
 }
 
@@ -54,9 +54,9 @@ impl Hooked {
 }
 
 impl StoreLayer for Hooked {
-    type Below = Volume;
+    type Below = DeviceStore;
 
-    fn below(&self) -> &Volume {
+    fn below(&self) -> &DeviceStore {
         &self.inner
     }
 
@@ -104,7 +104,7 @@ impl Bench {
         let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], cache));
         let hook = Armed::default();
         let store = Arc::new(Hooked {
-            inner: cache.volume(0),
+            inner: cache.store(0),
             hook: hook.clone(),
         });
         let options = OpenOptions {

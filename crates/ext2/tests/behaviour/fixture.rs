@@ -108,7 +108,7 @@ pub fn mount(image: Vec<u8>) -> Mounted {
 impl Mounted {
     pub fn try_open(device: Arc<MemoryDevice>, options: CacheOptions) -> Result<Self, String> {
         let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
-        let store = super::store(cache.volume(0));
+        let store = super::store(cache.store(0));
         let options = OpenOptions {
             clock: clock(),
             ..OpenOptions::default()

@@ -14,7 +14,7 @@ fn root() -> Ctx {
 fn open(image: &[u8], read_only: bool) -> Result<Ext2, Error> {
     let cache = patch::Cache::new(vec![Box::new(device(image.to_vec()))], options(64));
     let clock = clock();
-    let store = Arc::new(Arc::new(cache).volume(0));
+    let store = Arc::new(Arc::new(cache).store(0));
     Ext2::open(
         store,
         OpenOptions {
@@ -44,7 +44,7 @@ fn unknown_features_are_named() {
             ))],
             options(64),
         );
-        Ext2::open(Arc::new(Arc::new(cache).volume(0)), OpenOptions::default())
+        Ext2::open(Arc::new(Arc::new(cache).store(0)), OpenOptions::default())
     };
     let said = extents.err().unwrap().to_string();
     assert!(said.contains("extent, ea_inode"), "{said}");
@@ -61,7 +61,7 @@ fn a_journal_with_changes_is_not_ignored() {
     image[1024 + 96] |= 4;
     let device = medium::block::MemoryDevice::from_bytes(4096, image);
     let cache = patch::Cache::new(vec![Box::new(device)], options(64));
-    let opened = Ext2::open(Arc::new(Arc::new(cache).volume(0)), OpenOptions::default());
+    let opened = Ext2::open(Arc::new(Arc::new(cache).store(0)), OpenOptions::default());
     assert!(matches!(opened, Err(Error::NeedsReplay)));
 }
 

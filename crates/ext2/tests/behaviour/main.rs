@@ -27,6 +27,6 @@ mod waits;
 use std::sync::Arc;
 
 /// The store of the file systems in these tests.
-fn store(volume: patch::Volume) -> Arc<dyn patch::Store> {
+fn store(volume: patch::DeviceStore) -> Arc<dyn patch::Store> {
     Arc::new(volume)
 }

@@ -118,7 +118,7 @@ fn reads_of(image: &[u8], name: &str, call: impl FnOnce(&Fs) + Send + 'static) -
         clock: clock(),
         ..OpenOptions::default()
     };
-    let format = Ext2::open(Arc::new(cache.volume(0)), options).unwrap();
+    let format = Ext2::open(Arc::new(cache.store(0)), options).unwrap();
     let options = BlockFsOptions {
         atime: vfs::Atime::Never,
         ..BlockFsOptions::new(Guarantees::none("test"))
@@ -332,7 +332,7 @@ fn a_failed_read_is_an_error_of_the_call() {
     let memory = device(image());
     let faulty = Arc::new(FaultyDevice::new(memory.clone()));
     let cache = Arc::new(Cache::new(vec![Box::new(faulty.clone())], options(400)));
-    let format = Ext2::open(Arc::new(cache.volume(0)), OpenOptions::default()).unwrap();
+    let format = Ext2::open(Arc::new(cache.store(0)), OpenOptions::default()).unwrap();
     let options = BlockFsOptions::new(Guarantees::none("test"));
     let fs = BlockFs::open(format, options).unwrap();
     let cold = at(&fs, Ino::ROOT, b"cold");
@@ -341,7 +341,7 @@ fn a_failed_read_is_an_error_of_the_call() {
         .block_of(fs.format().root(), 0)
         .unwrap()
         .unwrap();
-    assert!(cache.volume(0).cached(block).is_some(), "the root was read");
+    assert!(cache.store(0).cached(block).is_some(), "the root was read");
     let block = fs.format().block_of(cold, 0).unwrap().unwrap();
     faulty.fail_reads(block..Lba(block.0 + 1), rustix::io::Errno::IO);
     let cx = Ctx::root();

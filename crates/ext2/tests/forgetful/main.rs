@@ -34,6 +34,6 @@ mod twins;
 use std::sync::Arc;
 
 /// The store of the file systems in these tests.
-fn store(volume: patch::Volume) -> Arc<dyn patch::Store> {
+fn store(volume: patch::DeviceStore) -> Arc<dyn patch::Store> {
     Arc::new(patch::Forgetful::new(volume))
 }

@@ -1,11 +1,11 @@
 use super::*;
-use crate::{Cache, CacheOptions, Change, Content, Volume};
+use crate::{Cache, CacheOptions, Change, Content, DeviceStore};
 use medium::block::{Geometry, MemoryDevice};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 64;
 
-fn volume(blocks: usize) -> Volume {
+fn store(blocks: usize) -> DeviceStore {
     let device = MemoryDevice::new(Geometry {
         block_bytes: 512,
         blocks: BLOCKS,
@@ -15,12 +15,12 @@ fn volume(blocks: usize) -> Volume {
         interval: None,
         ..CacheOptions::default()
     };
-    Arc::new(Cache::new(vec![Box::new(device)], options)).volume(0)
+    Arc::new(Cache::new(vec![Box::new(device)], options)).store(0)
 }
 
 /// Runs the work to its end. Returns its result and the number of attempts.
 fn finish<T>(
-    store: &Volume,
+    store: &DeviceStore,
     mut work: impl FnMut() -> Result<T, StoreError>,
 ) -> (usize, Result<T, StoreError>) {
     let mut attempts = Attempts::new(store);
@@ -33,13 +33,13 @@ fn finish<T>(
     panic!("the attempts do not end");
 }
 
-fn is_cached(store: &Volume, lba: u64) -> bool {
+fn is_cached(store: &DeviceStore, lba: u64) -> bool {
     store.cached(Lba(lba)).is_some()
 }
 
 #[test]
 fn an_attempt_stops_at_each_absent_block_and_then_succeeds() {
-    let store = volume(32);
+    let store = store(32);
     let read_three = || {
         [3, 9, 4]
             .iter()
@@ -51,7 +51,7 @@ fn an_attempt_stops_at_each_absent_block_and_then_succeeds() {
 
 #[test]
 fn blocks_that_are_asked_for_together_are_read_together() {
-    let store = volume(32);
+    let store = store(32);
     let blocks = [20, 21, 22, 7].map(Lba);
     let (attempts, done) = finish(&store, || store.ready(&blocks));
     assert!(done.is_ok());
@@ -61,7 +61,7 @@ fn blocks_that_are_asked_for_together_are_read_together() {
 
 #[test]
 fn the_first_change_commits_the_thread() {
-    let store = volume(32);
+    let store = store(32);
     let op = store.begin(2, crate::Caller::SYSTEM).unwrap();
     let mut runs = 0;
     let (attempts, done) = finish(&store, || {
@@ -79,7 +79,7 @@ fn the_first_change_commits_the_thread() {
 
 #[test]
 fn an_error_made_of_an_absent_block_is_not_the_result() {
-    let store = volume(32);
+    let store = store(32);
     let hidden =
         |result: Result<_, StoreError>| result.map_err(|_| StoreError::Held { patches: 1 });
     let (attempts, done) = finish(&store, || hidden(store.read(Lba(5)).map(drop)));
@@ -89,7 +89,7 @@ fn an_error_made_of_an_absent_block_is_not_the_result() {
 
 #[test]
 fn errors_come_from_the_run_that_waits() {
-    let store = volume(32);
+    let store = store(32);
     let (attempts, done) = finish(&store, || store.read(Lba(BLOCKS)).map(drop));
     assert!(matches!(done, Err(StoreError::Device(_))), "{done:?}");
     assert_eq!(attempts, 1, "a block that does not exist is not waited for");
@@ -105,7 +105,7 @@ fn errors_come_from_the_run_that_waits() {
 
 #[test]
 fn attempts_end_although_the_cache_keeps_nothing() {
-    let store = volume(2);
+    let store = store(2);
     let read_many = || (0..8).try_for_each(|n| store.read(Lba(n)).map(drop));
     let (attempts, done) = finish(&store, read_many);
     assert!(done.is_ok());
@@ -114,7 +114,7 @@ fn attempts_end_although_the_cache_keeps_nothing() {
 
 #[test]
 fn a_call_within_waiting_waits_during_an_attempt() {
-    let store = volume(32);
+    let store = store(32);
     let (attempts, done) = finish(&store, || {
         waiting(|| store.read(Lba(6)))?;
         assert!(is_attempt());
@@ -129,7 +129,7 @@ fn a_call_within_waiting_waits_during_an_attempt() {
 
 #[test]
 fn a_forgetful_store_stops_once_at_each_block_in_each_piece_of_work() {
-    let inner = volume(32);
+    let inner = store(32);
     let store = crate::Forgetful::new(inner.clone());
     for _ in 0..2 {
         let mut attempts = Attempts::new(&store);
@@ -151,7 +151,7 @@ fn a_forgetful_store_stops_once_at_each_block_in_each_piece_of_work() {
 
 #[test]
 fn an_attempt_that_panics_is_over() {
-    let store = volume(32);
+    let store = store(32);
     let run = || Attempts::new(&store).run(|| -> Result<(), ()> { panic!("on purpose") });
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     assert!(caught.is_err() && !is_attempt());

@@ -177,9 +177,9 @@ impl Cache {
     ///
     /// # Panics
     /// If the cache has no device of this number.
-    pub fn volume(self: &Arc<Self>, device: u8) -> Volume {
+    pub fn store(self: &Arc<Self>, device: u8) -> DeviceStore {
         let _exists = &self.shared.devices[usize::from(device)];
-        Volume {
+        DeviceStore {
             cache: self.clone(),
             device,
         }
@@ -336,12 +336,12 @@ impl Shared {
 
 /// One device of a [`Cache`].
 #[derive(Clone)]
-pub struct Volume {
+pub struct DeviceStore {
     cache: Arc<Cache>,
     device: u8,
 }
 
-impl Volume {
+impl DeviceStore {
     /// The cache that it belongs to.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
@@ -359,7 +359,7 @@ impl Volume {
     }
 }
 
-impl Store for Volume {
+impl Store for DeviceStore {
     fn block_bytes(&self) -> u32 {
         self.device().geometry().block_bytes
     }
@@ -547,7 +547,7 @@ impl Store for Volume {
     }
 }
 
-impl Volume {
+impl DeviceStore {
     /// Reads neighbouring blocks at once, up to the first that is cached. If another call is
     /// reading the first one, waits for it: callers hold no lock yet. Ignores errors: the call
     /// that needs the block returns them.

@@ -59,7 +59,7 @@ impl medium::block::layer::DeviceLayer for Device {
     }
 }
 
-fn setup(options: CacheOptions) -> (Arc<Device>, Volume) {
+fn setup(options: CacheOptions) -> (Arc<Device>, DeviceStore) {
     let memory = MemoryDevice::new(Geometry {
         block_bytes: BLOCK as u32,
         blocks: 1000,
@@ -71,7 +71,7 @@ fn setup(options: CacheOptions) -> (Arc<Device>, Volume) {
         waves: Mutex::default(),
     });
     let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
-    (device, cache.volume(0))
+    (device, cache.store(0))
 }
 
 fn quiet() -> CacheOptions {
@@ -81,7 +81,7 @@ fn quiet() -> CacheOptions {
     }
 }
 
-fn put(volume: &Volume, lba: u64, at: u32, bytes: &[u8], befores: &[PatchId]) -> Patched {
+fn put(volume: &DeviceStore, lba: u64, at: u32, bytes: &[u8], befores: &[PatchId]) -> Patched {
     let befores: Vec<Before> = befores
         .iter()
         .map(|&patch| Before {
@@ -368,7 +368,7 @@ fn one_graph_orders_devices_with_blocks_of_different_sizes() {
     let (small, large) = (device(1024, 100), device(8192, 10));
     let devices: Vec<Box<dyn BlockDevice>> = vec![Box::new(small.clone()), Box::new(large.clone())];
     let cache = Arc::new(Cache::new(devices, quiet()));
-    let volumes = [0, 1].map(|number| cache.volume(number));
+    let volumes = [0, 1].map(|number| cache.store(number));
     let sizes = [0, 1].map(|n: usize| (volumes[n].block_bytes(), volumes[n].blocks()));
     assert_eq!(sizes, [(1024, 100), (8192, 10)]);
     let last_byte = put(&volumes[1], 9, 8191, &[1], &[]).id;

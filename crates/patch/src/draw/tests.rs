@@ -16,7 +16,7 @@ fn picture() -> Drawing {
     };
     let device = Box::new(MemoryDevice::new(geometry));
     let cache = Arc::new(Cache::new(vec![device], options));
-    let volume = cache.volume(0);
+    let volume = cache.store(0);
     let op = volume.begin(3, crate::Caller::SYSTEM).unwrap();
     let write = |lba, at, rule: Option<(Rule, crate::PatchId)>| {
         let bytes = &[7; 4];

@@ -1,7 +1,7 @@
 //! Commits, and the reclaim of log space.
 
 use super::format::{SUPER_BYTES, Tag, escape};
-use super::transaction::{Committed, Log, Mark, Running};
+use super::transaction::{Committed, LogRing, Mark, Running};
 use super::{Guard, Shared, State, hold_for};
 use crate::seeded::{Bug, hit};
 use crate::{Before, Caller, Change, Content, Op, PatchId, Store, StoreError};
@@ -107,7 +107,7 @@ impl Shared {
     /// Writes a descriptor and the blocks that it lists.
     fn append_described(
         &self,
-        log: &mut Log,
+        log: &mut LogRing,
         op: &Op,
         wait: PatchId,
         homes: &[Lba],
@@ -161,7 +161,7 @@ impl Shared {
 
     fn append(
         &self,
-        log: &mut Log,
+        log: &mut LogRing,
         op: &Op,
         wait: PatchId,
         block: &[u8],
@@ -174,7 +174,7 @@ impl Shared {
     /// the tail that freed its place (J4).
     fn write_at(
         &self,
-        log: &Log,
+        log: &LogRing,
         op: &Op,
         (position, wait): (u32, PatchId),
         block: &[u8],
@@ -230,7 +230,7 @@ impl Shared {
     /// whose commit is durable (J4).
     fn missing<'a>(
         &'a self,
-        log: &'a Log,
+        log: &'a LogRing,
         transaction: &'a Committed,
     ) -> impl Iterator<Item = PatchId> + 'a {
         let needed = transaction.blocks.iter().filter(move |(lba, _)| {

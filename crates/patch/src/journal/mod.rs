@@ -10,13 +10,13 @@
 mod commit;
 mod durability;
 mod format;
-mod place;
+mod log_blocks;
 mod recovery;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
-pub use place::Place;
+pub use log_blocks::LogBlocks;
 pub use recovery::{Replayed, format, needs_recovery, replay};
 
 use crate::seeded::{Bug, hit};
@@ -28,7 +28,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use transaction::{Log, Mark, Running};
+use transaction::{LogRing, Mark, Running};
 
 /// Which changes go through the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -130,7 +130,7 @@ pub struct Journal {
 struct Shared {
     home: Arc<dyn Store>,
     log: Arc<dyn Store>,
-    place: Place,
+    place: LogBlocks,
     codec: Codec,
     options: JournalOptions,
     /// Most revoke blocks that a transaction may need.
@@ -143,7 +143,7 @@ struct Shared {
 
 struct State {
     running: Running,
-    log: Log,
+    log: LogRing,
     superblock: Super,
     /// Changes written home directly that may not be durable.
     direct: HashSet<PatchId>,
@@ -178,7 +178,7 @@ impl Journal {
     pub fn open(
         home: Arc<dyn Store>,
         log: Arc<dyn Store>,
-        place: Place,
+        place: LogBlocks,
         options: JournalOptions,
     ) -> Result<Self, JournalError> {
         Ok(Self::start(Shared::open(home, log, place, options)?))
@@ -241,7 +241,7 @@ impl Shared {
     fn open(
         home: Arc<dyn Store>,
         log: Arc<dyn Store>,
-        place: Place,
+        place: LogBlocks,
         options: JournalOptions,
     ) -> Result<Self, JournalError> {
         assert_eq!(
@@ -264,7 +264,7 @@ impl Shared {
         }
         superblock.use_our_features(home.blocks() > u64::from(u32::MAX));
         let codec = superblock.codec();
-        let log_state = Log::new(superblock.first(), superblock.end(), superblock.sequence());
+        let log_state = LogRing::new(superblock.first(), superblock.end(), superblock.sequence());
         let capacity = log_state.capacity();
         let per_block = codec.revokes_per_block() as u32;
         // Copies that left the log are revoked too until the superblock with the new tail is

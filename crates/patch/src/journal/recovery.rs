@@ -4,7 +4,7 @@
 //! (J8).
 
 use super::format::{COMMIT, Codec, DESCRIPTOR, Header, REVOKE, Super, Tag, unescape};
-use super::{JournalError, Place};
+use super::{JournalError, LogBlocks};
 use crate::seeded::{Bug, hit};
 use medium::Rule;
 use medium::block::{BlockDevice, Buffer, Lba, Write};
@@ -27,7 +27,11 @@ pub struct Replayed {
 ///
 /// # Errors
 /// An error of the device; a place too small or a block size below 1,024.
-pub fn format(log: &dyn BlockDevice, place: &Place, uuid: [u8; 16]) -> Result<(), JournalError> {
+pub fn format(
+    log: &dyn BlockDevice,
+    place: &LogBlocks,
+    uuid: [u8; 16],
+) -> Result<(), JournalError> {
     let block_bytes = log.geometry().block_bytes;
     let blocks = u32::try_from(place.blocks()).unwrap_or(u32::MAX);
     let mut superblock = Super::new(block_bytes, blocks, uuid);
@@ -45,7 +49,7 @@ pub fn format(log: &dyn BlockDevice, place: &Place, uuid: [u8; 16]) -> Result<()
 ///
 /// # Errors
 /// An error of the device; an invalid superblock, or one with unknown features.
-pub fn needs_recovery(log: &dyn BlockDevice, place: &Place) -> Result<bool, JournalError> {
+pub fn needs_recovery(log: &dyn BlockDevice, place: &LogBlocks) -> Result<bool, JournalError> {
     Ok(Reader::open(log, place)?.superblock.start() != 0)
 }
 
@@ -58,7 +62,7 @@ pub fn needs_recovery(log: &dyn BlockDevice, place: &Place) -> Result<bool, Jour
 pub fn replay(
     home: &dyn BlockDevice,
     log: &dyn BlockDevice,
-    place: &Place,
+    place: &LogBlocks,
 ) -> Result<Replayed, JournalError> {
     let mut reader = Reader::open(log, place)?;
     if reader.superblock.start() == 0 {
@@ -99,7 +103,7 @@ pub fn replay(
 
 struct Reader<'a> {
     log: &'a dyn BlockDevice,
-    place: &'a Place,
+    place: &'a LogBlocks,
     superblock: Super,
     codec: Codec,
 }
@@ -128,7 +132,7 @@ fn is_after(a: u32, b: u32) -> bool {
 }
 
 impl<'a> Reader<'a> {
-    fn open(log: &'a dyn BlockDevice, place: &'a Place) -> Result<Self, JournalError> {
+    fn open(log: &'a dyn BlockDevice, place: &'a LogBlocks) -> Result<Self, JournalError> {
         place.check(log)?;
         let mut block = Buffer::zeroed(log.geometry().block_bytes as usize);
         log.read(place.lba(0), &mut block)?;

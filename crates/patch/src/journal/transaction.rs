@@ -91,7 +91,7 @@ impl Mark {
 }
 
 /// The ring of the log's blocks, and the transactions in it.
-pub(super) struct Log {
+pub(super) struct LogRing {
     pub first: u32,
     pub end: u32,
     /// Place of the next block to be written.
@@ -109,7 +109,7 @@ pub(super) struct Log {
     pub tail: PatchId,
 }
 
-impl Log {
+impl LogRing {
     pub(super) fn new(first: u32, end: u32, sequence: u32) -> Self {
         Self {
             first,

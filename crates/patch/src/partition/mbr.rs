@@ -3,7 +3,7 @@
 use super::{Disk, Partition, PartitionError, number};
 
 /// A sector with entries: the MBR, or a record of the chain.
-pub(super) struct Record {
+pub(super) struct BootRecord {
     entries: [Entry; 4],
 }
 
@@ -23,7 +23,7 @@ const PROTECTIVE: u8 = 0xEE;
 /// Most logical partitions.
 const MAX_LOGICAL: u32 = 256;
 
-impl Record {
+impl BootRecord {
     /// Parses a sector of 512 bytes; `None` if it has no table.
     pub(super) fn parse(sector: &[u8]) -> Option<Self> {
         let entry = |index: usize| {
@@ -69,7 +69,7 @@ impl Entry {
 
 pub(super) fn partitions(
     disk: &Disk<'_>,
-    record: &Record,
+    record: &BootRecord,
     sector: u32,
 ) -> Result<Vec<Partition>, PartitionError> {
     let mut found = Vec::new();
@@ -99,7 +99,7 @@ fn logical(
     for _ in 0..MAX_LOGICAL {
         let here = extended.start + at;
         let bytes = disk.sector(here, sector)?;
-        let Some(record) = bytes.as_deref().and_then(Record::parse) else {
+        let Some(record) = bytes.as_deref().and_then(BootRecord::parse) else {
             return Err(disk.damaged(format_args!(
                 "sector {here} should have the record of a logical partition"
             )));

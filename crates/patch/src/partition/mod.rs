@@ -98,7 +98,7 @@ pub enum PartitionError {
 pub fn partitions(device: &dyn BlockDevice, sector: u32) -> Result<Vec<Partition>, PartitionError> {
     let disk = Disk { device };
     let first = disk.sector(0, 512)?.ok_or_else(|| disk.no_table())?;
-    match mbr::Record::parse(&first) {
+    match mbr::BootRecord::parse(&first) {
         Some(record) if record.is_protective() => gpt::partitions(&disk),
         Some(record) => mbr::partitions(&disk, &record, sector),
         None => Err(disk.no_table()),

@@ -3,7 +3,7 @@
 use super::option::Opt;
 use super::text::{Arg, Quoted, Term};
 use super::{StackError, ValueError};
-use crate::journal::{JournalError, Place, Seconds};
+use crate::journal::{JournalError, LogBlocks, Seconds};
 use crate::partition::PartitionError;
 use crate::verify::{Verifier, Verify};
 use crate::{Cache, Journal, Store};
@@ -295,7 +295,7 @@ impl<'a> Image<'a> {
 pub struct Assembly {
     /// The number of the log's device, and the log's place there. Without it, journals are left
     /// out.
-    pub(super) log: Option<(u8, Place)>,
+    pub(super) log: Option<(u8, LogBlocks)>,
     /// The clock of a journal's commit blocks.
     pub(super) seconds: Seconds,
     /// The checks of the layer `verify`, if the stack has it.
@@ -309,8 +309,8 @@ pub struct Assembly {
 impl Assembly {
     /// The store on a device of the cache, with the checks of the layer `verify` if the stack
     /// has it.
-    pub(super) fn volume(&self, cache: &Arc<Cache>, number: u8) -> Arc<dyn Store> {
-        let volume = cache.volume(number);
+    pub(super) fn store(&self, cache: &Arc<Cache>, number: u8) -> Arc<dyn Store> {
+        let volume = cache.store(number);
         match self.verifier.clone() {
             Some(verifier) => Arc::new(Verify::new(volume, number, cache.clone(), verifier, 0)),
             None => Arc::new(volume),

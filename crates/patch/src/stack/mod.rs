@@ -40,13 +40,13 @@ pub use kind::{
     About, Assembly, Build, BuildError, BuildStore, Device, Image, Interface, Kind, Shape,
 };
 pub use layers::{
-    AsyncLayer, CacheLayer, Delay, DelayLayer, DiskLayer, JournalLayer, KINDS, Layer, Log,
+    AsyncLayer, CacheLayer, Delay, DelayLayer, DiskLayer, JournalLayer, KINDS, Layer, LogLocation,
     PartitionLayer, TraceLayer, VerifyLayer,
 };
 pub use mode::Mode;
 pub use option::Opt;
 
-use crate::journal::{Place, Seconds};
+use crate::journal::{LogBlocks, Seconds};
 use crate::optimise::Optimised;
 use crate::{Cache, Journal, Store};
 use kind::Built;
@@ -196,7 +196,7 @@ impl Stack {
     pub fn devices(&self, image: &mut Image<'_>) -> Result<Vec<Device>, BuildError> {
         let trunk = &self.layers.list[self.cache_index() + 1..];
         let mut devices = devices(trunk, &self.layers.below, image)?;
-        if let Some(Log::External(path)) = self.journal().map(|journal| &journal.log) {
+        if let Some(LogLocation::External(path)) = self.journal().map(|journal| &journal.log) {
             devices.push(devices_of_log(self.home(), path, image)?);
         }
         Ok(devices)
@@ -206,9 +206,9 @@ impl Stack {
     pub fn log_device(&self) -> Option<u8> {
         let branches = self.layers.below.len().max(1) as u8;
         match self.journal()?.log {
-            Log::Internal => None,
-            Log::External(_) => Some(branches),
-            Log::Device(number) => Some(number),
+            LogLocation::Internal => None,
+            LogLocation::External(_) => Some(branches),
+            LogLocation::Device(number) => Some(number),
         }
     }
 
@@ -238,7 +238,7 @@ impl Stack {
     pub fn assemble(
         &self,
         devices: Vec<Device>,
-        log: Option<(u8, Place)>,
+        log: Option<(u8, LogBlocks)>,
         seconds: Seconds,
     ) -> Result<Assembled, BuildError> {
         let is_verify = |layer: &&Layer| matches!(layer, Layer::VerifyLayer(_));
@@ -476,7 +476,7 @@ impl Reader<'_> {
 
     /// Checks that the device of a log exists.
     fn check_log(&self, stack: &Stack, tree: &Tree) -> Result<(), StackError> {
-        let Some(Log::Device(number)) = stack.journal().map(|journal| &journal.log) else {
+        let Some(LogLocation::Device(number)) = stack.journal().map(|journal| &journal.log) else {
             return Ok(());
         };
         let devices = stack.layers.below.len().max(1);

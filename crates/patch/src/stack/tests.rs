@@ -32,7 +32,7 @@ fn options_have_units() {
         .parse()
         .unwrap();
     let journal = stack.journal().unwrap();
-    assert_eq!(journal.log, Log::External("/log \"1\"".into()));
+    assert_eq!(journal.log, LogLocation::External("/log \"1\"".into()));
     assert_eq!(journal.commit, Duration::from_millis(100));
     let options = stack.cache().options(4096);
     assert_eq!((options.blocks, options.dirty_limit), (16384, 4096));
@@ -292,9 +292,9 @@ fn journals() -> impl Strategy<Value = Layer> {
         journal::Mode::Metadata,
     ];
     let log = prop_oneof![
-        Just(Log::Internal),
-        ".+".prop_map(|path| Log::External(path.into())),
-        Just(Log::Device(1)),
+        Just(LogLocation::Internal),
+        ".+".prop_map(|path| LogLocation::External(path.into())),
+        Just(LogLocation::Device(1)),
     ];
     let time = (1..100_000u64).prop_map(Duration::from_millis);
     (prop::sample::select(modes.to_vec()), log, time)
@@ -372,7 +372,7 @@ fn stacks() -> impl Strategy<Value = Stack> {
             list.extend(order.into_iter().chain(rest));
             list.push(cache);
             let needs_two = |layer: &Layer| match layer {
-                Layer::JournalLayer(journal) => journal.log == Log::Device(1),
+                Layer::JournalLayer(journal) => journal.log == LogLocation::Device(1),
                 _ => false,
             };
             if is_one && !list.iter().any(needs_two) {

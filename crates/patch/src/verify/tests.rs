@@ -1,10 +1,10 @@
 //! Random work causes no violation. A break of each rule is reported by its name.
 
 use super::*;
-use crate::journal::{self, JournalOptions, Place};
+use crate::journal::{self, JournalOptions, LogBlocks};
 use crate::seeded::{self, Bug};
 use crate::stack::Stack;
-use crate::{Async, CacheOptions, Rule, Volume};
+use crate::{Async, CacheOptions, DeviceStore, Rule};
 use medium::block::{BlockDevice, MemoryDevice};
 
 const BLOCK: usize = 1024;
@@ -30,8 +30,8 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    fn volume(&self) -> Volume {
-        self.cache.volume(0)
+    fn store(&self) -> DeviceStore {
+        self.cache.store(0)
     }
 
     fn verify(&self, below: impl Store) -> impl Store {
@@ -118,7 +118,7 @@ fn step(
 /// Does random work until it fails or for `steps`. Returns the violation.
 fn work(seed: u64, steps: usize) -> Option<String> {
     let bench = bench();
-    let store = bench.verify(bench.volume());
+    let store = bench.verify(bench.store());
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut recent = Vec::new();
     for _ in 0..steps {
@@ -172,7 +172,7 @@ fn a_log_on_its_own_device_is_checked() {
         Arc::new(MemoryDevice::from_bytes(BLOCK as u32, bytes))
     };
     let (home, log) = (device(), device());
-    let place = Place::new([(Lba(0), 64)]);
+    let place = LogBlocks::new([(Lba(0), 64)]);
     journal::format(&*log, &place, [7; 16]).unwrap();
     let seconds = JournalOptions::default().seconds;
     let built = stack.assemble(vec![home, log], Some((1, place)), seconds);
@@ -187,7 +187,7 @@ fn a_log_on_its_own_device_is_checked() {
         .blocks
         .into_iter()
         .find(|b| b.device == 1);
-    put(&built.cache.volume(1), head.unwrap().lba, SMALL, &[]);
+    put(&built.cache.store(1), head.unwrap().lba, SMALL, &[]);
     let error = built.store.sync_all().unwrap_err().to_string();
     assert!(error.contains("verifying a write"), "{error}");
 }
@@ -197,7 +197,7 @@ const SMALL: Change<'_> = Change::Bytes { at: 4, bytes: &[7] };
 #[test]
 fn a_write_before_its_befores_is_reported() {
     let bench = bench();
-    let store = bench.verify(Async(bench.volume()));
+    let store = bench.verify(Async(bench.store()));
     let first = put(&store, 1, SMALL, &[]);
     let second = put(&store, 2, SMALL, &[first]);
     let error = store.sync(&[second]).unwrap_err();
@@ -214,7 +214,7 @@ fn a_write_before_its_befores_is_reported() {
 #[test]
 fn a_patch_freed_without_a_write_is_reported() {
     let bench = bench();
-    let volume = bench.volume();
+    let volume = bench.store();
     let store = bench.verify(volume.clone());
     put(&store, 1, SMALL, &[]);
     // Past the layer, which has no record that the change is cancelled.

@@ -75,7 +75,7 @@ fn an_empty_log_needs_no_recovery_and_a_full_one_refuses_to_open() {
     let device = Recorder::new(bench.device.bytes());
     assert!(super::super::needs_recovery(&device, &place(LOG)).unwrap());
     let cache = Cache::new(vec![Box::new(device)], CacheOptions::default());
-    let volume = Arc::new(cache).volume(0);
+    let volume = Arc::new(cache).store(0);
     let opened = Journal::open(
         Arc::new(volume.clone()),
         Arc::new(volume),
@@ -417,7 +417,7 @@ fn ordered_data_are_home_before_the_commit() {
 fn a_log_can_be_on_another_device() {
     let home_device = Arc::new(Recorder::new(vec![0; HOME as usize * BLOCK]));
     let log_device = Arc::new(Recorder::new(vec![0; 40 * BLOCK]));
-    let place = Place::new([(Lba(2), 30)]);
+    let place = LogBlocks::new([(Lba(2), 30)]);
     format(&log_device, &place, [1; 16]).unwrap();
     let devices: Vec<Box<dyn BlockDevice>> =
         vec![Box::new(home_device.clone()), Box::new(log_device.clone())];
@@ -428,8 +428,8 @@ fn a_log_can_be_on_another_device() {
         ..JournalOptions::default()
     };
     let journal = Journal::open(
-        Arc::new(cache.volume(0)),
-        Arc::new(cache.volume(1)),
+        Arc::new(cache.store(0)),
+        Arc::new(cache.store(1)),
         place.clone(),
         options,
     );
@@ -451,11 +451,11 @@ fn a_log_can_be_on_another_device() {
 fn a_log_with_blocks_of_another_size_is_refused() {
     let home = MemoryDevice::from_bytes(2 * BLOCK as u32, vec![0; 20 * BLOCK]);
     let log = Recorder::new(vec![0; 40 * BLOCK]);
-    let place = Place::new([(Lba(0), 40)]);
+    let place = LogBlocks::new([(Lba(0), 40)]);
     format(&log, &place, [1; 16]).unwrap();
     let cache = Cache::new(vec![Box::new(home), Box::new(log)], CacheOptions::default());
     let cache = Arc::new(cache);
-    let (home, log) = (cache.volume(0), cache.volume(1));
+    let (home, log) = (cache.store(0), cache.store(1));
     let options = JournalOptions::default();
     let opened = Journal::open(Arc::new(home), Arc::new(log), place, options);
     let error = opened.err().expect("sizes differ").to_string();

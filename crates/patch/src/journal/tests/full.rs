@@ -137,7 +137,7 @@ fn check(
 #[test]
 fn any_crash_leaves_a_prefix_of_the_operations() {
     for seed in 0..40 {
-        run(seed, 24 + seed % 40, Below::Volume).unwrap();
+        run(seed, 24 + seed % 40, Below::DeviceStore).unwrap();
     }
 }
 
@@ -156,7 +156,7 @@ fn seeded_bugs_are_found() {
         Bug::TailBeforeHome,
     ] {
         seeded::arm(Some(bug));
-        let caught = (0..40).any(|seed| run(seed, 24 + seed % 40, Below::Volume).is_err());
+        let caught = (0..40).any(|seed| run(seed, 24 + seed % 40, Below::DeviceStore).is_err());
         assert!(seeded::fired() > 0 && caught, "{bug:?}");
         seeded::arm(None);
     }

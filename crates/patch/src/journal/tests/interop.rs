@@ -23,7 +23,7 @@ fn run(program: &str, args: &[&str], image: &Path) -> String {
 struct Image {
     _dir: tempfile::TempDir,
     path: std::path::PathBuf,
-    place: Place,
+    place: LogBlocks,
     block_bytes: usize,
 }
 
@@ -53,7 +53,7 @@ impl Image {
         });
         Self {
             path,
-            place: Place::new(runs),
+            place: LogBlocks::new(runs),
             _dir: dir,
             block_bytes,
         }
@@ -96,7 +96,7 @@ fn journal_on(image: &Image, device: &Arc<MemoryDevice>) -> Journal {
         interval: None,
         ..CacheOptions::default()
     };
-    let volume = Arc::new(Cache::new(vec![boxed], options)).volume(0);
+    let volume = Arc::new(Cache::new(vec![boxed], options)).store(0);
     let options = JournalOptions {
         interval: None,
         mode: Mode::Full,

@@ -8,7 +8,7 @@ mod interop;
 mod reuse;
 mod slice;
 
-use super::{Journal, JournalOptions, Mode, Place, format};
+use super::{Journal, JournalOptions, LogBlocks, Mode, format};
 use crate::{Cache, CacheOptions, Store, Trace};
 use device::{BLOCK, Recorder};
 use medium::block::{BlockDevice, Lba};
@@ -19,15 +19,15 @@ use std::sync::Arc;
 /// half first, with one unused block between them.
 const HOME: u64 = 48;
 
-fn place(log_blocks: u64) -> Place {
+fn place(log_blocks: u64) -> LogBlocks {
     place_from(Lba(HOME), log_blocks)
 }
 
 /// The place of a log that begins at this block.
-fn place_from(first: Lba, log_blocks: u64) -> Place {
+fn place_from(first: Lba, log_blocks: u64) -> LogBlocks {
     let half = log_blocks / 2;
     let second = Lba(first.0 + half + 1);
-    Place::new([(second, log_blocks - half), (first, half)])
+    LogBlocks::new([(second, log_blocks - half), (first, half)])
 }
 
 /// A device with an empty log.
@@ -45,14 +45,14 @@ struct Bench {
 }
 
 fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
-    open_on(bytes, log_blocks, mode, Below::Volume)
+    open_on(bytes, log_blocks, mode, Below::DeviceStore)
 }
 
 /// The stores below a journal of a test.
 #[derive(Clone, Copy)]
 enum Below {
     /// Home and log are one volume.
-    Volume,
+    DeviceStore,
     /// Home and log are parts of a volume, with further layers above and below them.
     Layers,
 }
@@ -72,9 +72,9 @@ fn open_on(bytes: Vec<u8>, log_blocks: u64, mode: Mode, below: Below) -> Bench {
         interval: None,
         ..JournalOptions::default()
     };
-    let volume = cache.volume(0);
+    let volume = cache.store(0);
     let (home, log, place): (Arc<dyn Store>, Arc<dyn Store>, _) = match below {
-        Below::Volume => (
+        Below::DeviceStore => (
             Arc::new(volume.clone()),
             Arc::new(volume),
             place(log_blocks),

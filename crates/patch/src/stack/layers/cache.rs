@@ -165,6 +165,6 @@ impl CacheLayer {
         let devices = (0..).zip(below).map(boxed).collect();
         let cache = Arc::new(Cache::new(devices, options));
         assembly.cache = Some(cache.clone());
-        Ok(Arc::new(cache.volume(0)))
+        Ok(Arc::new(cache.store(0)))
     }
 }

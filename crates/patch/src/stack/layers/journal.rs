@@ -14,14 +14,14 @@ pub struct JournalLayer {
     /// The changes that are logged.
     pub what: journal::Mode,
     /// The place of the log.
-    pub log: Log,
+    pub log: LogLocation,
     /// Age at which a transaction is committed.
     pub commit: Duration,
 }
 
 /// The place of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Log {
+pub enum LogLocation {
     /// In a file of the file system.
     Internal,
     /// On its own device or in its own file, which becomes the last device below the cache.
@@ -34,7 +34,7 @@ impl Default for JournalLayer {
     fn default() -> Self {
         Self {
             what: journal::Mode::Ordered,
-            log: Log::Internal,
+            log: LogLocation::Internal,
             commit: Duration::from_secs(5),
         }
     }
@@ -63,24 +63,24 @@ impl Kind for JournalLayer {
             is_required: false,
             set: |journal, text| match text {
                 "internal" => {
-                    journal.log = Log::Internal;
+                    journal.log = LogLocation::Internal;
                     Ok(())
                 }
                 _ => Err(ValueError::new("'internal' is needed")),
             },
-            get: |journal| (journal.log == Log::Internal).then(|| "internal".into()),
+            get: |journal| (journal.log == LogLocation::Internal).then(|| "internal".into()),
         },
         Opt {
             form: "external=PATH",
             help: "the log is in this file or on this device",
             is_required: false,
             set: |journal, path| {
-                journal.log = Log::External(path.into());
+                journal.log = LogLocation::External(path.into());
                 Ok(())
             },
             get: |journal| match &journal.log {
-                Log::External(path) => Some(path.to_string_lossy().into_owned()),
-                Log::Internal | Log::Device(_) => None,
+                LogLocation::External(path) => Some(path.to_string_lossy().into_owned()),
+                LogLocation::Internal | LogLocation::Device(_) => None,
             },
         },
         Opt {
@@ -89,12 +89,12 @@ impl Kind for JournalLayer {
             is_required: false,
             set: |journal, text| {
                 let number = positive(text, "the number of a device, from 1")?;
-                journal.log = Log::Device(number);
+                journal.log = LogLocation::Device(number);
                 Ok(())
             },
             get: |journal| match journal.log {
-                Log::Device(number) => Some(number.to_string()),
-                Log::Internal | Log::External(_) => None,
+                LogLocation::Device(number) => Some(number.to_string()),
+                LogLocation::Internal | LogLocation::External(_) => None,
             },
         },
         Opt {
@@ -122,7 +122,7 @@ impl JournalLayer {
         };
         let log = match *device {
             0 => below.clone(),
-            number => assembly.volume(cache, number),
+            number => assembly.store(cache, number),
         };
         let options = JournalOptions {
             mode: self.what,

@@ -98,4 +98,4 @@ layers! {
 #[cfg(test)]
 pub(super) use cache::MIN_CACHE;
 pub use delay::Delay;
-pub use journal::Log;
+pub use journal::LogLocation;

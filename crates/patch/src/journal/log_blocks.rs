@@ -5,14 +5,14 @@ use medium::block::{BlockDevice, Lba};
 
 /// The blocks of a log, in order: runs of a device's blocks, such as those of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct LogBlocks {
     /// For each run, its first block in the log, its first block on the device, and its length
     /// in blocks.
     runs: Vec<(u64, Lba, u64)>,
     blocks: u64,
 }
 
-impl Place {
+impl LogBlocks {
     /// The place of a log in these runs: first block and length in blocks of each.
     pub fn new(runs: impl IntoIterator<Item = (Lba, u64)>) -> Self {
         let mut place = Self {
