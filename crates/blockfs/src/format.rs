@@ -446,7 +446,7 @@ pub trait Format: Send + Sync {
     fn audit(&self) -> Vec<vfs::check::Finding>;
     /// Writes what is kept in memory only (free counts), so that the image is right when all is
     /// durable. It is called before `sync_all`.
-    fn settle(&self, op: &Op) -> Result<()>;
+    fn write_back(&self, op: &Op) -> Result<()>;
     /// Unmounts: makes everything durable, then marks the image durably as clean. No change
     /// follows.
     fn close(&self) -> Result<()>;

@@ -42,5 +42,5 @@ medium::seeded_bugs! {
     /// An fdatasync may not wait for overwritten data, nor for the pointers to new blocks.
     FdatasyncWithoutData,
     /// A mount does not flush the device's cache, in which a killed server may have left changes.
-    MountUnsettled,
+    MountUnflushed,
 }

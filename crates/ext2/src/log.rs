@@ -73,9 +73,9 @@ impl Ext2 {
         };
         let sized = self.change_inode(&op, ino, &change, &[]);
         let moved = sized.and_then(|sized| self.move_to_log(&op, ino, sized));
-        let settled = moved.and_then(|()| self.settle(&op));
+        let written_back = moved.and_then(|()| self.write_back(&op));
         self.store.end(op);
-        settled?;
+        written_back?;
         self.store.sync_all()?;
         Ok(())
     }
@@ -127,7 +127,7 @@ pub(crate) fn change_superblock(
     writer.put(SUPER_OFFSET, sup.as_bytes())?;
     writer.finish()?;
     // The write is durable already, and this flush orders nothing. Without it the explorer does not
-    // find the seeded bug `MountUnsettled` with a journal in the time of the test.
+    // find the seeded bug `MountUnflushed` with a journal in the time of the test.
     Ok(device.flush(Rule::DurableBeforeReturn)?)
 }
 

@@ -255,7 +255,7 @@ impl Format for Ext2 {
         self.audit_counts()
     }
 
-    fn settle(&self, _op: &Op) -> Result<()> {
+    fn write_back(&self, _op: &Op) -> Result<()> {
         Ok(()) // free counts are stored as they change
     }
 

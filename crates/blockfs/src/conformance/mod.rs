@@ -199,7 +199,7 @@ impl<S: Subject> Bench<S> {
 
     /// Makes everything durable.
     fn sync(&self) -> Outcome {
-        self.steps(|op| self.format.settle(op))?;
+        self.steps(|op| self.format.write_back(op))?;
         Ok(self.format.store().sync_all()?)
     }
 

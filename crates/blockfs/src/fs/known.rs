@@ -28,7 +28,7 @@ pub(super) struct Known {
     /// Patches that change only times. Only fsync waits for them.
     pub times: Unstored,
     /// Patches that fsync waits for, and that no removal of one of its names waits for yet.
-    pub unsettled: Unstored,
+    pub before_unlink: Unstored,
     /// The patch that last lowered the link count. After it, that many names are removed.
     pub lowered: Option<PatchId>,
     /// The befores of a further name; see `order`.
@@ -51,7 +51,7 @@ impl Known {
         let lists = [
             &mut self.recent,
             &mut self.times,
-            &mut self.unsettled,
+            &mut self.before_unlink,
             &mut self.left,
         ];
         for patches in lists {
@@ -61,7 +61,7 @@ impl Known {
     }
 
     /// Whether this state can be forgotten.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn can_be_forgotten(&self) -> bool {
         let lists = [&self.recent, &self.times, &self.left];
         let listed = lists.iter().any(|list| !list.patches().is_empty());
         !listed && self.foundation.is_empty() && self.home.is_none()
@@ -109,7 +109,7 @@ impl<F: Format> BlockFs<F> {
         let known = inodes.entry(ino).or_default();
         for patch in patches {
             list(known).push(*patch, is_pending);
-            known.unsettled.push(*patch, is_pending);
+            known.before_unlink.push(*patch, is_pending);
         }
     }
 
@@ -123,7 +123,7 @@ impl<F: Format> BlockFs<F> {
             }
             known.retain(|_, k| {
                 k.prune(|patch| self.format.store().is_pending(patch));
-                k.refs > 0 || !k.is_settled()
+                k.refs > 0 || !k.can_be_forgotten()
             });
             let most = (known.len() * 2).max(MIN_KNOWN);
             self.most_known.store(most, Relaxed);
@@ -132,9 +132,9 @@ impl<F: Format> BlockFs<F> {
     }
 
     /// Notes that a removal of a name waits for all patches noted for this inode.
-    pub(super) fn settle(&self, ino: Ino) {
+    pub(super) fn note_unlink(&self, ino: Ino) {
         if let Some(known) = self.known.lock().get_mut(&ino) {
-            known.unsettled.clear();
+            known.before_unlink.clear();
         }
     }
 

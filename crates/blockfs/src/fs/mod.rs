@@ -111,7 +111,7 @@ pub struct BlockFs<F: Format> {
     options: BlockFsOptions,
     tree: RwLock<()>,
     known: Mutex<HashMap<Ino, Known>>,
-    /// Number of `known` inodes at which settled ones are forgotten.
+    /// Number of `known` inodes at which unreferenced, durable ones are forgotten.
     most_known: AtomicUsize,
     dying: Dying,
     twins: Twins,
@@ -312,7 +312,7 @@ impl<F: Format> BlockFs<F> {
         }
         entry.prune(|patch| self.format.store().is_pending(patch));
         let is_nameless = entry.nameless;
-        if entry.is_settled() {
+        if entry.can_be_forgotten() {
             known.remove(&ino);
         }
         match is_nameless && !self.is_read_only() {
@@ -554,13 +554,13 @@ impl<F: Format> FileSystem for BlockFs<F> {
         if self.options.read_only {
             return Ok(());
         }
-        let settled = match self.is_read_only() {
+        let written_back = match self.is_read_only() {
             true => Ok(()),
             false => self.change(Caller::SYSTEM, self.format.cost(0), |op| {
-                Ok(self.format.settle(op)?)
+                Ok(self.format.write_back(op)?)
             }),
         };
-        settled
+        written_back
             .and_then(|()| {
                 let synced = self.format.store().sync_all().map_err(FormatError::from);
                 synced.map_err(|e| report(&e))

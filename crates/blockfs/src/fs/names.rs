@@ -439,7 +439,7 @@ impl<F: Format> BlockFs<F> {
         if victim.nlink > 1 && victim.kind != FileType::Directory {
             // The removal waits for them (U4), and so do the patches after it. Naming them again at
             // the next removal would make an edge for each pair of names.
-            self.settle(victim.ino);
+            self.note_unlink(victim.ino);
         }
         self.note(victim.ino, &[removed.patch, lowered]);
         // The last reference is dropped before this, or finds `nameless` set.

@@ -134,11 +134,11 @@ impl<F: Format> BlockFs<F> {
     /// the other names included, or patches after them.
     fn other_names_of(&self, victim: &Attr) -> Befores {
         let known = self.known.lock();
-        let unsettled = match known.get(&victim.ino) {
-            Some(known) if victim.nlink > 1 => known.unsettled.patches(),
+        let before_unlink = match known.get(&victim.ino) {
+            Some(known) if victim.nlink > 1 => known.before_unlink.patches(),
             _ => return Befores::new(),
         };
-        let open = self.still_pending(unsettled);
+        let open = self.still_pending(before_unlink);
         let open = open.filter(|_| !hit(Bug::UnlinkBeforeLink));
         after(Rule::LinkBeforeUnlink, open)
     }

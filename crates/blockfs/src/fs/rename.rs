@@ -267,8 +267,8 @@ impl<F: Format> BlockFs<F> {
     ) -> crate::Result<()> {
         let source = &plan.source;
         let there = after(Rule::LinkBeforeUnlink, [arrived.patch]);
-        let mut settled = there.clone();
-        settled.extend(reached);
+        let mut removal_befores = there.clone();
+        removal_befores.extend(reached);
         let new_parent = plan.moves_directory() && plan.crosses();
         // With two names after a crash, `..` may lead to the directory of the other one.
         let counted = new_parent && self.format.parent(source.ino)? == plan.from.ino;
@@ -276,19 +276,19 @@ impl<F: Format> BlockFs<F> {
             let moved = self
                 .format
                 .set_parent(op, source.ino, plan.to.ino, &there)?;
-            settled.extend(after(Rule::LinkBeforeUnlink, [moved]));
+            removal_befores.extend(after(Rule::LinkBeforeUnlink, [moved]));
         }
         if plan.moves_directory() {
             self.found_on(source.ino, &[arrived.patch]);
         }
         self.live_in(source.ino, plan.to.ino);
         if hit(Bug::OldNameFirst) {
-            settled.clear();
+            removal_befores.clear();
         }
         let removed = self
             .format
-            .remove_name(op, plan.from.ino, plan.name, &settled)?;
-        self.leave_behind(plan.from.ino, &self.left_by(plan, removed, settled));
+            .remove_name(op, plan.from.ino, plan.name, &removal_befores)?;
+        self.leave_behind(plan.from.ino, &self.left_by(plan, removed, removal_befores));
         let gone = Befores::from_iter(removed.before_reuse());
         if counted || (plan.moves_directory() && !plan.crosses() && arrived.inherits) {
             self.leave_parent(op, plan, &gone)?;
@@ -310,10 +310,10 @@ impl<F: Format> BlockFs<F> {
     /// The befores of freeing the old directory. A moved file must have its new name by then. A
     /// moved directory must also have lost the old name, since it is freed with its last reachable
     /// name.
-    fn left_by(&self, plan: &Move<'_>, removed: Removed, settled: Befores) -> Befores {
+    fn left_by(&self, plan: &Move<'_>, removed: Removed, removal_befores: Befores) -> Befores {
         match (plan.crosses(), plan.moves_directory()) {
             (false, _) => Befores::new(),
-            (true, false) => settled,
+            (true, false) => removal_befores,
             (true, true) => after(Rule::NullifyBeforeReuse, [removed.patch]),
         }
     }

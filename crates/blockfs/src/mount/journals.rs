@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 /// Flushes the devices. A killed server may have left writes in their caches only, and recovery
 /// builds on these writes.
-fn settle(devices: [Option<&Arc<dyn BlockDevice>>; 2]) -> Result<(), BlockError> {
+fn flush_all(devices: [Option<&Arc<dyn BlockDevice>>; 2]) -> Result<(), BlockError> {
     let mut devices = devices.into_iter().flatten();
-    if hit(Bug::MountUnsettled) {
+    if hit(Bug::MountUnflushed) {
         return Ok(());
     }
     devices.try_for_each(|device| device.flush(Rule::DurableBeforeUse))
@@ -32,7 +32,7 @@ pub fn recover<F: Mountable>(
         return Err(MountError::LogInside);
     }
     if !read_only {
-        settle([Some(disk), external])?;
+        flush_all([Some(disk), external])?;
     }
     if !sup.needs_replay {
         return Ok(disk.clone());

@@ -175,7 +175,7 @@ fn find_in_blockfs(bug: blockfs::seeded::Bug) {
         }
         Bug::ClearedCountsAsSynced => return classes::three_calls_on_one_file(bug),
         Bug::GrowOverLeft => return classes::calls_after_a_recovery(bug),
-        Bug::MountUnsettled => return classes::a_kill_and_then_a_power_cut(bug),
+        Bug::MountUnflushed => return classes::a_kill_and_then_a_power_cut(bug),
     };
     is_found_in_blockfs(bug, system, (script.as_deref(), &options()));
 }

@@ -173,13 +173,13 @@ impl Core {
     }
 
     /// Moves every block whose state may have changed to its queue.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn requeue(&mut self) {
         while let Some(slot) = self.graph.next_woken() {
-            self.settle_block(slot);
+            self.requeue_block(slot);
         }
     }
 
-    fn settle_block(&mut self, slot: BlockSlot) {
+    fn requeue_block(&mut self, slot: BlockSlot) {
         let block = self.graph.block(slot);
         let queue = Queue::of(block);
         let (dirty, addr) = (block.is_dirty(), block.addr);
@@ -365,7 +365,7 @@ impl Core {
                 data,
             });
         }
-        self.settle();
+        self.requeue();
     }
 
     /// Commits the blocks of a durable wave.
@@ -382,7 +382,7 @@ impl Core {
                 self.dirty.insert((self.clock, slot), ());
             }
         }
-        self.settle();
+        self.requeue();
     }
 
     /// The current time, for [`has_older_than`](Self::has_older_than).

@@ -472,7 +472,7 @@ impl Store for DeviceStore {
         attempt::commit();
         core.before_change(slot, content, read);
         let patched = core.graph.change(slot, change, befores);
-        core.settle();
+        core.requeue();
         Ok(patched)
     }
 
@@ -488,7 +488,7 @@ impl Store for DeviceStore {
             self.cache.shared.change_order(|core| {
                 if let Some(slot) = core.find(self.addr(lba)) {
                     core.graph.cancel(slot);
-                    core.settle();
+                    core.requeue();
                     core.drop_if_clean(slot);
                 }
             });

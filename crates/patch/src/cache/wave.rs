@@ -49,7 +49,7 @@ impl Shared {
     pub(super) fn change_order(&self, f: impl FnOnce(&mut Core)) {
         let mut core = self.core.lock();
         f(&mut core);
-        core.settle();
+        core.requeue();
         core.progress += 1;
         drop(core);
         self.progress.notify_all();

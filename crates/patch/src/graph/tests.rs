@@ -172,7 +172,7 @@ impl Pair {
             state: Durable::No,
             held,
         });
-        self.settle_empties();
+        self.complete_empties();
     }
 
     /// Pending changes of a block become empty patches.
@@ -197,11 +197,11 @@ impl Pair {
             }
         }
         for _ in 0..self.kept.len() {
-            self.settle_empties();
+            self.complete_empties();
         }
     }
 
-    fn settle_empties(&mut self) {
+    fn complete_empties(&mut self) {
         for i in 0..self.kept.len() {
             let done = |j: &usize| self.kept[*j].state == Durable::Yes;
             if self.kept[i].block.is_none()
@@ -312,7 +312,7 @@ impl Pair {
             }
         }
         for _ in 0..self.kept.len() {
-            self.settle_empties();
+            self.complete_empties();
         }
         self.verify();
     }
@@ -337,7 +337,7 @@ impl Pair {
             }
         }
         for _ in 0..self.kept.len() {
-            self.settle_empties();
+            self.complete_empties();
         }
         loop {
             for block in 0..BLOCKS {
@@ -413,7 +413,7 @@ fn run(optimise: Optimise, steps: &[Step]) {
                     pair.kept[i].held = false;
                     pair.graph.release(pair.kept[i].id);
                     for _ in 0..pair.kept.len() {
-                        pair.settle_empties();
+                        pair.complete_empties();
                     }
                 }
             }

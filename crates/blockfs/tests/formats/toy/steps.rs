@@ -241,7 +241,7 @@ impl Format for Toy {
             what: format!("{kept:?} fragments and inodes are free in memory, not {counted:?}"),
         }]
     }
-    fn settle(&self, op: &Op) -> Result<()> {
+    fn write_back(&self, op: &Op) -> Result<()> {
         if !self.has(Fault::ForgetsCounts) {
             let free = self.state.lock().free as u32;
             self.set(op, Lba(0), sup::FREE, &free.to_le_bytes(), &[])?;
