@@ -1,6 +1,7 @@
 //! How commands fail: one line for the user and an exit code.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit codes, by the manual pages that define them.
@@ -40,6 +41,11 @@ impl Failure {
             code: code::FAILED,
             message: message.to_string(),
         }
+    }
+
+    /// Fails with code 1 and a message that begins with the path.
+    pub(crate) fn about(path: &Path, e: impl fmt::Display) -> Self {
+        Self::new(format_args!("{}: {e}", path.display()))
     }
 
     /// The same with another exit code.

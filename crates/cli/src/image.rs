@@ -1,9 +1,7 @@
-//! Image files and devices.
+//! Waiting for image files and devices that are in use.
 
-use crate::failure::Failure;
 use crate::mount::table;
 use medium::OpenError;
-use std::fmt::Display;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,9 +35,4 @@ pub(crate) fn patiently<T>(
 fn is_mounted(path: &Path) -> bool {
     let found = path.canonicalize().and_then(|p| table::find_image(&p));
     found.is_ok_and(|mount| mount.is_some())
-}
-
-/// An error about an image, with its name.
-pub(crate) fn about(path: &Path, e: impl Display) -> Failure {
-    Failure::new(format_args!("{}: {e}", path.display()))
 }

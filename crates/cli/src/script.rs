@@ -1,7 +1,6 @@
 //! Scripts that commands take from files.
 
 use crate::failure::Failure;
-use crate::image;
 use oracle::script::Script;
 use std::fmt::Display;
 use std::io::Read;
@@ -12,7 +11,7 @@ use std::path::Path;
 /// # Errors
 /// The file cannot be read, or a line is not a call: the error has its number.
 pub(crate) fn read(path: &Path) -> Result<Script, Failure> {
-    let failed = |e: &dyn Display| image::about(path, e);
+    let failed = |e: &dyn Display| Failure::about(path, e);
     let mut text = String::new();
     if path == Path::new("-") {
         let read = std::io::stdin().read_to_string(&mut text);

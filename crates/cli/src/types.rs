@@ -1,7 +1,6 @@
 //! The choice of an engine by commands, and its options.
 
 use crate::failure::Failure;
-use crate::image;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::options::{self, Given};
 use engine::{Engine, Verb};
@@ -16,11 +15,11 @@ use std::str::FromStr;
 /// # Errors
 /// If the image cannot be read; if nothing is known at an offset that is not 0.
 pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
-    let found = engines::of_image(path, offset).map_err(|e| image::about(path, e))?;
+    let found = engines::of_image(path, offset).map_err(|e| Failure::about(path, e))?;
     match found {
         Some(engine) => Ok(engine),
         None if offset == 0 => Ok(engines::default()),
-        None => Err(image::about(
+        None => Err(Failure::about(
             path,
             format_args!("there is no known file system at byte {offset}"),
         )),

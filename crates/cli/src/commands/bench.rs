@@ -4,7 +4,6 @@
 //! could be measured.
 
 use crate::failure::{Failure, Outcome};
-use crate::image;
 use crate::own_file::{self, OwnFile};
 use crate::{output, terminal};
 use bench::{
@@ -331,7 +330,7 @@ impl Patches {
         let report = waiting("measuring", || patches::scale::run(&options));
         if let (Some(file), Ok(report)) = (svg, &report) {
             let written = file.write(report.svg(), own_file::PRIVATE);
-            written.map_err(|e| image::about(file.path(), e))?;
+            written.map_err(|e| Failure::about(file.path(), e))?;
         }
         show(report, self.json)
     }
@@ -339,7 +338,7 @@ impl Patches {
 
 fn drawing(path: &Path) -> Result<OwnFile, Failure> {
     OwnFile::chosen(path)
-        .map_err(|e| image::about(path, format_args!("cannot be the drawing: {e}")))
+        .map_err(|e| Failure::about(path, format_args!("cannot be the drawing: {e}")))
 }
 
 impl Fs {

@@ -78,8 +78,8 @@ impl Args {
             return Err(Failure::new(e));
         };
         let path = self.path.canonicalize();
-        let path = path.map_err(|e| image::about(&self.path, e))?;
-        let mount = table::find_image(&path).map_err(|e| image::about(&path, e))?;
+        let path = path.map_err(|e| Failure::about(&self.path, e))?;
+        let mount = table::find_image(&path).map_err(|e| Failure::about(&path, e))?;
         let Some(mount) = mount else {
             return Err(Failure::new(e));
         };

@@ -62,7 +62,7 @@ impl Args {
         let options = self.options.of(engine);
         let options = options.map_err(|e| Failure::new(e).with_code(code::USAGE))?;
         check_unclaimed(path, self.force).map_err(Failure::new)?;
-        let there = path.try_exists().map_err(|e| image::about(path, e))?;
+        let there = path.try_exists().map_err(|e| Failure::about(path, e))?;
         if there && !self.force {
             refuse_known(path)?;
             self.refuse_to_resize()?;
@@ -70,7 +70,7 @@ impl Args {
         let made = match self.size {
             Some(bytes) => self.make(bytes, engine),
             None if there => Ok(()),
-            None => Err(image::about(path, "not there; --size makes it")),
+            None => Err(Failure::about(path, "not there; --size makes it")),
         };
         let made = made.and_then(|()| self.format(engine, &options));
         if made.is_err() && !there {
@@ -85,11 +85,11 @@ impl Args {
         let min = engine.min_bytes();
         if bytes < min {
             let why = format_args!("a file system needs at least {}", size::display(min));
-            return Err(image::about(&self.path, why));
+            return Err(Failure::about(&self.path, why));
         }
         if !bytes.is_multiple_of(UNIT_BYTES) {
             let why = format_args!("--size {bytes} is not a multiple of {UNIT_BYTES} bytes");
-            return Err(image::about(&self.path, why));
+            return Err(Failure::about(&self.path, why));
         }
         let reserve = if self.preallocate {
             Reserve::Whole
@@ -119,7 +119,7 @@ impl Args {
     /// Refuses to throw away what a file of another size holds, known or not.
     fn refuse_to_resize(&self) -> Result<(), Failure> {
         let meta = self.path.metadata();
-        let meta = meta.map_err(|e| image::about(&self.path, e))?;
+        let meta = meta.map_err(|e| Failure::about(&self.path, e))?;
         match self.size {
             Some(bytes) if meta.is_file() && meta.len() != 0 && meta.len() != bytes => {
                 let why = format_args!(
@@ -127,7 +127,7 @@ impl Args {
                      keeps its size",
                     meta.len()
                 );
-                Err(image::about(&self.path, why))
+                Err(Failure::about(&self.path, why))
             }
             _ => Ok(()),
         }
@@ -144,9 +144,9 @@ fn new_uuid() -> Result<[u8; 16], Failure> {
 
 /// Refuses to overwrite what is known.
 fn refuse_known(path: &Path) -> Result<(), Failure> {
-    let held = magic::find(engines::all(), path, 0).map_err(|e| image::about(path, e))?;
+    let held = magic::find(engines::all(), path, 0).map_err(|e| Failure::about(path, e))?;
     match held {
-        Some(held) => Err(image::about(
+        Some(held) => Err(Failure::about(
             path,
             format_args!("holds {}; --force overwrites it", held.name()),
         )),

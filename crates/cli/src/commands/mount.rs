@@ -127,7 +127,7 @@ impl Args {
             false => Ok("none".into()),
         };
         let mounted = image
-            .map_err(|e| image::about(&self.image, e))
+            .map_err(|e| Failure::about(&self.image, e))
             .and_then(|image| {
                 let prepared = self.prepare(&image, &options)?;
                 let log = self.log.as_deref();
@@ -140,10 +140,13 @@ impl Args {
     /// what is in force.
     fn cannot_change(&self, options: &Options) -> Result<(), Failure> {
         let dir = self.dir.canonicalize();
-        let dir = dir.map_err(|e| image::about(&self.dir, e))?;
-        let entry = table::find(&dir).map_err(|e| image::about(&dir, e))?;
+        let dir = dir.map_err(|e| Failure::about(&self.dir, e))?;
+        let entry = table::find(&dir).map_err(|e| Failure::about(&dir, e))?;
         let Some(entry) = entry.filter(|e| e.fs_type == table::OURS) else {
-            return Err(image::about(&dir, "no file system of ours is mounted here"));
+            return Err(Failure::about(
+                &dir,
+                "no file system of ours is mounted here",
+            ));
         };
         let told = facts::info(&dir);
         let is = |name: &str, value: Value| told.get(name) == Some(&value);
@@ -171,7 +174,7 @@ impl Args {
         match changed.or(other.map(|(name, _)| name)) {
             Some(name) => {
                 let why = format_args!("{name} cannot change while mounted: unmount first");
-                Err(image::about(&dir, why))
+                Err(Failure::about(&dir, why))
             }
             None => Ok(()),
         }
@@ -213,7 +216,7 @@ impl Args {
         let prepared = prepared.map_err(Failure::new)?;
         let power = cut.and_then(|cut| Some((cut.spec, cut.switch?)));
         let picture = prepared.draws.then(|| OwnFile::beside(path, ".graph.svg"));
-        let picture = picture.transpose().map_err(|e| image::about(path, e))?;
+        let picture = picture.transpose().map_err(|e| Failure::about(path, e))?;
         Ok(Prepared {
             source: prepared.source,
             open: Box::new(move || {
@@ -317,6 +320,6 @@ fn remount(dir: &Path, options: &Options) -> Outcome {
     flags.set(MountFlags::NOATIME, options.atime == Atime::Never);
     match mount_remount(dir, flags, "") {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(e) => Err(image::about(dir, format_args!("cannot remount: {e}"))),
+        Err(e) => Err(Failure::about(dir, format_args!("cannot remount: {e}"))),
     }
 }

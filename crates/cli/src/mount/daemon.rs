@@ -102,7 +102,7 @@ impl Output {
     pub(crate) fn open(log: Option<&Path>) -> Result<Self, Failure> {
         let open = |options: &OpenOptions, path: &Path| {
             let opened = options.open(path);
-            opened.map_err(|e| crate::image::about(path, e).with_code(code::MOUNT_FAILED))
+            opened.map_err(|e| Failure::about(path, e).with_code(code::MOUNT_FAILED))
         };
         Ok(Self {
             null: open(OpenOptions::new().write(true), Path::new("/dev/null"))?,

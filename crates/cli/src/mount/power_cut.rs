@@ -1,7 +1,6 @@
 //! `--simulate-power-cut`: a mount whose medium stops as if the power had failed.
 
 use crate::failure::Failure;
-use crate::image;
 use crate::mount::nth_call::NthCall;
 use crate::mount::power_line::PowerLine;
 use crate::own_file::{self, OwnFile};
@@ -324,7 +323,7 @@ impl Switch {
         let written = self.report.write(json, own_file::PRIVATE);
         let _ = self.reported.set(written.is_ok());
         let printed = crate::output::print(format!("{line}\n"));
-        written.map_err(|e| image::about(self.report.path(), e))?;
+        written.map_err(|e| Failure::about(self.report.path(), e))?;
         printed
     }
 }
@@ -340,7 +339,7 @@ fn wrong_model(model: impl std::fmt::Display, known: &str) -> Failure {
 fn report(spec: &Spec, image: &Path) -> Result<OwnFile, Failure> {
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |e: io::Error| image::about(&path, format_args!("cannot be the report: {e}"))
+        move |e: io::Error| Failure::about(&path, format_args!("cannot be the report: {e}"))
     };
     let report = match &spec.report {
         Some(path) => OwnFile::chosen(path).map_err(failed(path))?,
