@@ -209,7 +209,7 @@ fn measure(published: &Published, column: Column) -> Result<Row> {
 }
 
 /// Bytes that one call writes in one mode, soon or long after the preparing calls.
-fn bytes_of(call: Call, mode: &str, far: bool) -> Result<u64> {
+fn bytes_of(call: Call, mode: &str, is_far: bool) -> Result<u64> {
     let pm = Arc::new(Counting::new(MemoryPmem::new(IMAGE_BYTES)));
     let clock = Arc::new(ManualClock::new(Timestamp(START.0 + STEP_NS), STEP_NS));
     let mut all = engines().into_iter();
@@ -226,7 +226,7 @@ fn bytes_of(call: Call, mode: &str, far: bool) -> Result<u64> {
     Hand::new(&*fs).prepare(call).what(failed)?;
     drop(fs);
     let fs = engine.reopen(Scratch::Any(pm.clone()), &options)?;
-    if far {
+    if is_far {
         clock.set(FAR);
     }
     let before = pm.snapshot();
@@ -264,12 +264,12 @@ impl<'a> Hand<'a> {
             }
             Call::UnlinkSymlink => self.symlink(b"a"),
             Call::Rmdir => self.dir(Ino::ROOT, b"a"),
-            Call::Rename { dir, to } => self.prepare_rename(dir, to),
+            Call::Rename { is_dir, to } => self.prepare_rename(is_dir, to),
         }
     }
 
-    fn prepare_rename(&self, dir: bool, to: RenameTo) -> vfs::Result<()> {
-        let make = |parent, name: &[u8]| match dir {
+    fn prepare_rename(&self, is_dir: bool, to: RenameTo) -> vfs::Result<()> {
+        let make = |parent, name: &[u8]| match is_dir {
             true => self.dir(parent, name),
             false => self.file(parent, name, 8),
         };

@@ -262,7 +262,7 @@ fn wave(
     device: &dyn BlockDevice,
     random: &mut fastrand::Rng,
     blocks: usize,
-    fua: bool,
+    is_fua: bool,
 ) -> std::result::Result<f64, BlockError> {
     let data = Arc::new(Buffer::from_slice(&[random.u8(..); BLOCK_BYTES as usize]));
     let mut places = BTreeSet::new();
@@ -274,7 +274,7 @@ fn wave(
         tag: lba,
         lba: Lba(lba),
         data: data.clone(),
-        durable: fua.then_some(Rule::PatchOrder),
+        durable: is_fua.then_some(Rule::PatchOrder),
     });
     let writes: Vec<_> = writes.collect();
     let start = Instant::now();
@@ -286,7 +286,7 @@ fn wave(
             left -= 1;
         }
     }
-    if !fua {
+    if !is_fua {
         device.flush(Rule::PatchOrder)?;
     }
     Ok(start.elapsed().as_secs_f64() * 1e6)

@@ -37,8 +37,8 @@ pub enum Call {
     Rmdir,
     /// Renames a file or a directory.
     Rename {
-        /// A directory and not a file.
-        dir: bool,
+        /// Whether it is a directory.
+        is_dir: bool,
         /// Where to.
         to: RenameTo,
     },
@@ -103,8 +103,8 @@ const fn over(off: u64, len: u64) -> Call {
     Call::Overwrite { off, len }
 }
 
-const fn rename(dir: bool, to: RenameTo) -> Call {
-    Call::Rename { dir, to }
+const fn rename(is_dir: bool, to: RenameTo) -> Call {
+    Call::Rename { is_dir, to }
 }
 
 const KIB: u64 = 1 << 10;

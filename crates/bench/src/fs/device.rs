@@ -38,16 +38,16 @@ pub(super) struct Loop {
 
 impl Loop {
     /// Over a new file in `dir`, all of whose blocks are there, so that no write changes
-    /// more than data. Past the page cache where that is possible and `direct`.
+    /// more than data. Past the page cache where that is possible and `is_direct`.
     ///
     /// # Errors
     /// If the file or the device cannot be made.
-    pub(super) fn new(dir: &Path, bytes: u64, direct: bool) -> Result<Self> {
+    pub(super) fn new(dir: &Path, bytes: u64, is_direct: bool) -> Result<Self> {
         let file = file(dir, bytes)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), fd(&file));
         let mut command = Command::new("losetup");
         command.args(["--find", "--show"]);
-        if direct {
+        if is_direct {
             command.arg("--direct-io=on");
         }
         let output = command.arg(path).output().what(|| "losetup".into())?;

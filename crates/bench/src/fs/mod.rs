@@ -178,16 +178,16 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let disk = Loop::new(&options.dir, options.device_bytes(), true)?;
     let memory = Loop::new(Path::new(MEMORY), options.device_bytes(), false)?;
     let flush = [disk.flush_seconds()?, memory.flush_seconds()?];
-    let places = bench.places(&disk, &memory);
+    let setups = bench.setups(&disk, &memory);
     let mut samples = Vec::new();
     for repeat in 0..options.repeats.max(1) {
         // Another order each time, lest some always come first.
-        let mut turn: Vec<usize> = (0..places.len()).collect();
-        turn.rotate_left(repeat as usize * 7 % places.len());
-        for place in turn {
-            let (target, backing, _) = &places[place];
+        let mut turn: Vec<usize> = (0..setups.len()).collect();
+        turn.rotate_left(repeat as usize * 7 % setups.len());
+        for setup in turn {
+            let (target, backing, _) = &setups[setup];
             progress(&format!("{target} {}", backing.describe()));
-            samples.push((place, bench.sample(&places[place])?));
+            samples.push((setup, bench.sample(&setups[setup])?));
         }
     }
     let mut notes = vec![format!("{}.", Machine::here())];
@@ -209,7 +209,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         options.repeats.max(1)
     ));
     Ok(Report {
-        rows: rows(&places, &options.workloads, &samples),
+        rows: rows(&setups, &options.workloads, &samples),
         notes,
         disk_flush: flush[0],
     })
@@ -249,8 +249,8 @@ impl Options {
     }
 }
 
-/// A target, and what it is on.
-type Place<'d> = (Target, Backing, &'d Loop);
+/// A target, the kind of its device, and the device.
+type Setup<'d> = (Target, Backing, &'d Loop);
 
 /// The parts that do not change between targets.
 struct Bench<'o> {
@@ -272,18 +272,18 @@ struct Sample {
 }
 
 impl Bench<'_> {
-    fn places<'d>(&self, disk: &'d Loop, memory: &'d Loop) -> Vec<Place<'d>> {
+    fn setups<'d>(&self, disk: &'d Loop, memory: &'d Loop) -> Vec<Setup<'d>> {
         // A target without a device is measured beside the one in memory.
-        let mut places = vec![(Target::Floor, Backing::None, memory)];
+        let mut setups = vec![(Target::Floor, Backing::None, memory)];
         for (backing, device) in [(Backing::Disk, disk), (Backing::Memory, memory)] {
             let on = |target| (target, backing, device);
-            places.extend(Target::on_devices().into_iter().map(on));
+            setups.extend(Target::on_devices().into_iter().map(on));
         }
-        places
+        setups
     }
 
     /// Runs every workload once on a new file system.
-    fn sample(&self, (target, backing, device): &Place) -> Result<Vec<Sample>> {
+    fn sample(&self, (target, backing, device): &Setup) -> Result<Vec<Sample>> {
         let mount = || target.mount(self.program, device, self.scratch);
         if *backing == Backing::None {
             // A second mount of it would be empty.
@@ -332,14 +332,14 @@ impl Bench<'_> {
     }
 }
 
-fn rows(places: &[Place], workloads: &[Workload], samples: &[(usize, Vec<Sample>)]) -> Vec<Row> {
-    let row = |(place, workload): (usize, usize)| {
-        let of_place = samples.iter().filter(|(p, _)| *p == place);
-        let runs: Vec<&Sample> = of_place.map(|(_, all)| &all[workload]).collect();
-        let (target, backing, _) = &places[place];
+fn rows(setups: &[Setup], workloads: &[Workload], samples: &[(usize, Vec<Sample>)]) -> Vec<Row> {
+    let row = |(setup, workload): (usize, usize)| {
+        let of_setup = samples.iter().filter(|(p, _)| *p == setup);
+        let runs: Vec<&Sample> = of_setup.map(|(_, all)| &all[workload]).collect();
+        let (target, backing, _) = &setups[setup];
         Row::new(target, *backing, workloads[workload], &runs)
     };
-    let all = (0..places.len()).flat_map(|p| (0..workloads.len()).map(move |w| (p, w)));
+    let all = (0..setups.len()).flat_map(|p| (0..workloads.len()).map(move |w| (p, w)));
     all.map(row).collect()
 }
 

@@ -105,7 +105,7 @@ mod tests {
             row(PMEMOBJ, "insert", 1, 2.5),
             row(BERKELEY_RELAXED, "insert", 1, 3.0),
         ];
-        let met: Vec<_> = judge(&report).iter().map(Goal::met).collect();
+        let met: Vec<_> = judge(&report).iter().map(Goal::is_met).collect();
         assert_eq!(met, [true, false, false]);
     }
 }

@@ -37,8 +37,8 @@ impl Row {
 /// Measures them.
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let mut logs = [
-        Log::make(options, Kind::Base)?,
-        Log::make(options, Kind::TornBit)?,
+        MeasuredLog::make(options, Kind::Base)?,
+        MeasuredLog::make(options, Kind::TornBit)?,
     ];
     let mut rows = Vec::new();
     for record_bytes in &options.value_bytes {
@@ -67,13 +67,14 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-struct Log {
+/// A log in memory of its own, and the buffer that its records are read into.
+struct MeasuredLog {
     appender: Appender<Mapped>,
     consumer: Consumer<Mapped>,
     read: Vec<u64>,
 }
 
-impl Log {
+impl MeasuredLog {
     fn make(options: &Options, kind: Kind) -> Result<Self> {
         let pm = ground::map(&options.dir, LOG_BYTES)?;
         let what = || "making a log".to_owned();

@@ -45,7 +45,7 @@ pub struct Row {
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
     for halves in HALVES {
         let bytes = options.pool_bytes * halves / 2;
-        let place = match Place::make(options, bytes) {
+        let region = match PagedRegion::make(options, bytes) {
             Err(error) if is_refused(&error) => {
                 report.missing.push(format!("paging: {error}"));
                 return Ok(());
@@ -56,14 +56,14 @@ pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
             report.notes.push(format!(
                 "Paging: a pool of {} MiB, {} frames of {} KiB, files in {} ({}).",
                 options.pool_bytes >> 20,
-                place.pool.frames(),
-                place.pool.page_bytes() >> 10,
+                region.pool.frames(),
+                region.pool.page_bytes() >> 10,
                 options.disk.display(),
                 super::file_system(&options.disk),
             ));
         }
         for op in ["read", "update"] {
-            let row = place.row(options, op, halves)?;
+            let row = region.row(options, op, halves)?;
             report.paging.push(row);
         }
     }
@@ -82,7 +82,7 @@ fn is_refused(error: &Error) -> bool {
 }
 
 /// A region and its pool, in directories that go with it.
-struct Place {
+struct PagedRegion {
     pm: Arc<Arena>,
     pool: Arc<Pool>,
     start: u64,
@@ -91,12 +91,12 @@ struct Place {
     _dirs: [tempfile::TempDir; 2],
 }
 
-impl Place {
+impl PagedRegion {
     fn make(options: &Options, bytes: u64) -> Result<Self> {
         let what = || "making a region with a pool".into();
-        let dir = |place| {
+        let dir = |parent| {
             let mut builder = tempfile::Builder::new();
-            builder.prefix("selvedge-bench-").tempdir_in(place)
+            builder.prefix("selvedge-bench-").tempdir_in(parent)
         };
         let dirs = [
             dir(&options.disk).what(what)?,
@@ -121,7 +121,7 @@ impl Place {
         let start = region.what(what)?.start;
         let pm = store.backing().pmem().clone();
         let pool = store.backing().pool().cloned();
-        let place = Self {
+        let paged = Self {
             pool: pool.expect("it was opened with one"),
             pm,
             start,
@@ -131,10 +131,10 @@ impl Place {
         };
         // All of it once, so that no page is a hole in the file.
         for page in (0..bytes).step_by(4096) {
-            place.pm.store_word(start + page, page);
+            paged.pm.store_word(start + page, page);
         }
-        place.pm.fence(Rule::DurableBeforeReturn).what(what)?;
-        Ok(place)
+        paged.pm.fence(Rule::DurableBeforeReturn).what(what)?;
+        Ok(paged)
     }
 
     fn row(&self, options: &Options, op: &'static str, halves: u64) -> Result<Row> {

@@ -54,7 +54,7 @@ pub(super) struct Peer {
     /// Its name in rows.
     pub name: &'static str,
     program: &'static str,
-    durable: bool,
+    is_durable: bool,
     /// In the second directory.
     pub on_disk: bool,
     /// How it is set up.
@@ -65,13 +65,13 @@ impl Peer {
     const fn new(
         name: &'static str,
         program: &'static str,
-        durable: bool,
+        is_durable: bool,
         setting: &'static str,
     ) -> Self {
         Self {
             name,
             program,
-            durable,
+            is_durable,
             on_disk: false,
             setting,
         }
@@ -221,7 +221,11 @@ impl Peers {
         command
             .arg(place.path())
             .args(numbers.map(|number| number.to_string()))
-            .arg(if peer.durable { "durable" } else { "relaxed" })
+            .arg(if peer.is_durable {
+                "durable"
+            } else {
+                "relaxed"
+            })
             .env("PMEM_IS_PMEM_FORCE", "1");
         let failed = |why: String| Error::Program {
             program: peer.name.into(),

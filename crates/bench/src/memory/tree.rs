@@ -223,9 +223,10 @@ impl<N: Nodes> Tree<'_, N> {
         self.nodes.store(node + AT_PARENT, parent | colour)
     }
 
-    fn set_red(&mut self, node: u64, red: bool) -> Result<(), N::Error> {
+    fn set_red(&mut self, node: u64, is_red: bool) -> Result<(), N::Error> {
         let parent = self.parent(node)?;
-        self.nodes.store(node + AT_PARENT, parent | u64::from(red))
+        self.nodes
+            .store(node + AT_PARENT, parent | u64::from(is_red))
     }
 }
 

@@ -16,8 +16,8 @@ const BATCHES: usize = 200;
 pub(super) fn measure() -> Result<String> {
     let pm = images::flushing_memory(REGION_BYTES)?;
     let mut random = fastrand::Rng::with_seed(2);
-    let mut word = |same: bool| {
-        let off = if same {
+    let mut word = |is_same: bool| {
+        let off = if is_same {
             0
         } else {
             random.u64(..REGION_BYTES / 8) * 8

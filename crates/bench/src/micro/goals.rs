@@ -25,8 +25,8 @@ pub enum Bound {
 }
 
 impl Goal {
-    /// Whether this run met it.
-    pub fn met(&self) -> bool {
+    /// Whether the figure is within the bound.
+    pub fn is_met(&self) -> bool {
         match self.bound {
             Bound::AtMost(limit) => self.figure <= limit,
             Bound::AtLeast(limit) => self.figure >= limit,
@@ -37,7 +37,7 @@ impl Goal {
 impl std::fmt::Display for Goal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { what, figure, .. } = self;
-        let met = if self.met() { "met" } else { "missed" };
+        let met = if self.is_met() { "met" } else { "missed" };
         write!(f, "{met:6}  {what}: ")?;
         match self.bound {
             Bound::AtMost(limit) => write!(f, "{figure:.2} (goal: at most {limit})"),
@@ -153,7 +153,10 @@ mod tests {
             row("ext4", Op::WriteFsync, 26_000.0),
         ];
         let goals = judge(&rows, &targets);
-        let seen: Vec<_> = goals.iter().map(|g| (g.what.as_str(), g.met())).collect();
+        let seen: Vec<_> = goals
+            .iter()
+            .map(|g| (g.what.as_str(), g.is_met()))
+            .collect();
         assert_eq!(
             seen,
             [

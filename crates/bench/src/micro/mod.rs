@@ -233,7 +233,7 @@ fn report(targets: Vec<Target>, options: &Options, machine: Machine) -> Result<R
     for mut target in targets {
         let counts = match target.kind {
             Kind::Engine(engine) => counted::count(engine)?,
-            _ => BTreeMap::new(),
+            Kind::Tmpfs | Kind::Ext4OnTmpfs | Kind::OtherDirectory => BTreeMap::new(),
         };
         for op in Op::ALL {
             let samples = target.timer.samples.entry(op).or_default();

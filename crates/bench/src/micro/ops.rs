@@ -2,7 +2,7 @@
 //!
 //! A slice leaves the target as it found it, so that slices can repeat and interleave.
 
-use super::surface::{Place, Surface};
+use super::surface::{Surface, WorkDir};
 use crate::Result;
 use std::ffi::CString;
 
@@ -116,7 +116,7 @@ impl Slice {
     }
 
     fn names(&self, target: &mut dyn Surface, meter: &mut dyn Meter) -> Result<()> {
-        use Place::{A, B};
+        use WorkDir::{A, B};
         let (names, moved, n) = (&self.names, &self.moved, self.names.len());
         meter.run(Op::Create, n, &mut |i| target.create(A, &names[i]))?;
         meter.run(Op::Open, n, &mut |i| target.open(A, &names[i]))?;
@@ -131,8 +131,8 @@ impl Slice {
 
     fn directories(&self, target: &mut dyn Surface, meter: &mut dyn Meter) -> Result<()> {
         let (names, n) = (&self.names, self.names.len());
-        meter.run(Op::Mkdir, n, &mut |i| target.mkdir(Place::A, &names[i]))?;
-        meter.run(Op::Rmdir, n, &mut |i| target.rmdir(Place::A, &names[i]))
+        meter.run(Op::Mkdir, n, &mut |i| target.mkdir(WorkDir::A, &names[i]))?;
+        meter.run(Op::Rmdir, n, &mut |i| target.rmdir(WorkDir::A, &names[i]))
     }
 
     fn reads(&mut self, target: &mut dyn Surface, meter: &mut dyn Meter) -> Result<()> {

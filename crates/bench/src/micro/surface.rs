@@ -15,21 +15,21 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use vfs::{Ctx, FileSystem, Ino, Name, OpenFlags, RenameFlags};
 
-/// Which of the two directories.
+/// One of the two directories of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum WorkDir {
     A,
     B,
 }
 
 /// One target: two directories, a file of [`FILE_BLOCKS`] blocks, a log that is empty.
 pub(crate) trait Surface {
-    fn create(&mut self, dir: Place, name: &CStr) -> Result<()>;
-    fn open(&mut self, dir: Place, name: &CStr) -> Result<()>;
-    fn unlink(&mut self, dir: Place, name: &CStr) -> Result<()>;
-    fn mkdir(&mut self, dir: Place, name: &CStr) -> Result<()>;
-    fn rmdir(&mut self, dir: Place, name: &CStr) -> Result<()>;
-    fn rename(&mut self, dir: Place, name: &CStr, to: Place, new: &CStr) -> Result<()>;
+    fn create(&mut self, dir: WorkDir, name: &CStr) -> Result<()>;
+    fn open(&mut self, dir: WorkDir, name: &CStr) -> Result<()>;
+    fn unlink(&mut self, dir: WorkDir, name: &CStr) -> Result<()>;
+    fn mkdir(&mut self, dir: WorkDir, name: &CStr) -> Result<()>;
+    fn rmdir(&mut self, dir: WorkDir, name: &CStr) -> Result<()>;
+    fn rename(&mut self, dir: WorkDir, name: &CStr, to: WorkDir, new: &CStr) -> Result<()>;
     fn read(&mut self, off: u64, buf: &mut [u8]) -> Result<()>;
     fn write(&mut self, off: u64, data: &[u8]) -> Result<()>;
     fn write_fsync(&mut self, off: u64, data: &[u8]) -> Result<()>;
@@ -83,8 +83,8 @@ impl Engine {
         })
     }
 
-    fn dir(&self, place: Place) -> Ino {
-        self.dirs[place as usize]
+    fn dir(&self, dir: WorkDir) -> Ino {
+        self.dirs[dir as usize]
     }
 
     fn use_once(&self, ino: Ino) -> vfs::Result<()> {
@@ -96,40 +96,40 @@ impl Engine {
 }
 
 impl Surface for Engine {
-    fn create(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn create(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         self.fs
             .create(&self.cx, self.dir(dir), name.to_bytes(), 0o644)
             .and_then(|attr| self.use_once(attr.ino))
             .what(|| "create".into())
     }
 
-    fn open(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn open(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         self.fs
             .lookup(&self.cx, self.dir(dir), name.to_bytes())
             .and_then(|attr| self.use_once(attr.ino))
             .what(|| "open".into())
     }
 
-    fn unlink(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn unlink(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         self.fs
             .unlink(&self.cx, self.dir(dir), name.to_bytes())
             .what(|| "unlink".into())
     }
 
-    fn mkdir(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn mkdir(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         self.fs
             .mkdir(&self.cx, self.dir(dir), name.to_bytes(), 0o755)
             .map(|attr| self.fs.forget(attr.ino, 1))
             .what(|| "mkdir".into())
     }
 
-    fn rmdir(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn rmdir(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         self.fs
             .rmdir(&self.cx, self.dir(dir), name.to_bytes())
             .what(|| "rmdir".into())
     }
 
-    fn rename(&mut self, dir: Place, name: &CStr, to: Place, new: &CStr) -> Result<()> {
+    fn rename(&mut self, dir: WorkDir, name: &CStr, to: WorkDir, new: &CStr) -> Result<()> {
         let (from, to) = (self.dir(dir), self.dir(to));
         let (name, new) = (name.to_bytes(), new.to_bytes());
         self.fs
@@ -228,39 +228,39 @@ impl Directory {
         Ok(made)
     }
 
-    fn dir(&self, place: Place) -> &OwnedFd {
-        &self.dirs[place as usize]
+    fn dir(&self, dir: WorkDir) -> &OwnedFd {
+        &self.dirs[dir as usize]
     }
 }
 
 impl Surface for Directory {
-    fn create(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn create(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         rustix::fs::openat(self.dir(dir), name, flags, Mode::from(0o644))
             .map(drop)
             .what(|| "create".into())
     }
 
-    fn open(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn open(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         rustix::fs::openat(self.dir(dir), name, flags, Mode::empty())
             .map(drop)
             .what(|| "open".into())
     }
 
-    fn unlink(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn unlink(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         rustix::fs::unlinkat(self.dir(dir), name, AtFlags::empty()).what(|| "unlink".into())
     }
 
-    fn mkdir(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn mkdir(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         rustix::fs::mkdirat(self.dir(dir), name, Mode::from(0o755)).what(|| "mkdir".into())
     }
 
-    fn rmdir(&mut self, dir: Place, name: &CStr) -> Result<()> {
+    fn rmdir(&mut self, dir: WorkDir, name: &CStr) -> Result<()> {
         rustix::fs::unlinkat(self.dir(dir), name, AtFlags::REMOVEDIR).what(|| "rmdir".into())
     }
 
-    fn rename(&mut self, dir: Place, name: &CStr, to: Place, new: &CStr) -> Result<()> {
+    fn rename(&mut self, dir: WorkDir, name: &CStr, to: WorkDir, new: &CStr) -> Result<()> {
         rustix::fs::renameat(self.dir(dir), name, self.dir(to), new).what(|| "rename".into())
     }
 

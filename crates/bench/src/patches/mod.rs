@@ -265,7 +265,9 @@ impl Bench {
         let (bytes, inodes) = match parts.first() {
             Some(Workload::PostMark) => (self.mail.image_bytes(), self.mail.inodes()),
             Some(Workload::Andrew) => (2 * self.program.image_bytes(), 2 * self.program.inodes()),
-            _ => (self.kernel.image_bytes(), self.kernel.inodes()),
+            Some(Workload::Untar | Workload::Delete) | None => {
+                (self.kernel.image_bytes(), self.kernel.inodes())
+            }
         };
         let device = image(bytes, inodes)?;
         let run = |workload: &Workload| {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::machine::{self, Machine, Pinned};
 use crate::matrix::{Cell, Matrix};
 use crate::micro::ops::{BLOCK, FILE_BLOCKS};
-use crate::micro::surface::{self, Directory, Place, Surface};
+use crate::micro::surface::{self, Directory, Surface, WorkDir};
 use crate::table::{self, Grid};
 use serde::Serialize;
 use std::ffi::CStr;
@@ -86,8 +86,8 @@ impl Work {
         let off = i as u64 % FILE_BLOCKS * BLOCK as u64;
         match self {
             Work::CreateUnlink => {
-                surface.create(Place::A, NAME)?;
-                surface.unlink(Place::A, NAME)
+                surface.create(WorkDir::A, NAME)?;
+                surface.unlink(WorkDir::A, NAME)
             }
             Work::Write4k => surface.write(off, buf),
             Work::Overwrite8 => surface.write(off + i as u64 * 8 % BLOCK as u64, &buf[..8]),

@@ -366,8 +366,8 @@ impl Replay {
     }
 }
 
-fn verdict(fine: bool) -> ExitCode {
-    if fine {
+fn verdict(is_fine: bool) -> ExitCode {
+    if is_fine {
         ExitCode::SUCCESS
     } else {
         code::FAILED.into()

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// Show regions, roots, and how full the heap is
-    Info(Place),
+    Info(HeapDir),
     /// Check all of it, and list blocks that nothing points to
     ///
     /// Violations of the format are listed by the numbers of its format.md, with file,
@@ -44,7 +44,7 @@ enum What {
     ///
     /// Exit codes: 0 nothing is wrong, 4 blocks were lost or something is damaged, 8 the check
     /// could not be made.
-    Check(Place),
+    Check(HeapDir),
     /// Give up what is damaged, so that the rest can be used
     ///
     /// Without --accept-loss it lists what would be given up, by the numbers of the format.md, and
@@ -70,7 +70,7 @@ enum What {
     /// List all blocks, or show the bytes of one (as text only)
     Dump {
         #[command(flatten)]
-        place: Place,
+        heap: HeapDir,
         /// The block at this offset (hexadecimal with 0x)
         #[arg(long, value_name = "OFFSET", value_parser = number, conflicts_with = "json")]
         block: Option<u64>,
@@ -78,7 +78,7 @@ enum What {
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
+struct HeapDir {
     /// The directory of its regions
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -103,16 +103,16 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(&self) -> Outcome {
         match &self.what {
-            What::Info(place) => place.info(),
-            What::Check(place) => place.check(),
+            What::Info(heap) => heap.info(),
+            What::Check(heap) => heap.check(),
             What::Repair {
                 dir,
                 accept_loss,
                 json,
             } => repair(dir, *accept_loss, *json),
-            What::Dump { place, block } => match block {
-                Some(off) => place.dump_block(*off),
-                None => place.dump(),
+            What::Dump { heap, block } => match block {
+                Some(off) => heap.dump_block(*off),
+                None => heap.dump(),
             },
         }
     }
@@ -198,11 +198,11 @@ struct Repaired<'a> {
     findings: Vec<Finding>,
 }
 
-fn repair(dir: &Path, accepted: bool, json: bool) -> Outcome {
+fn repair(dir: &Path, is_accepted: bool, json: bool) -> Outcome {
     let operational = |why: MemoryError| about(dir, why).with_code(code::FSCK_OPERATIONAL);
     let bytes = addresses()?;
-    let losses = memory::repair_within(dir, bytes, accepted).map_err(operational)?;
-    let findings = match accepted || losses.is_empty() {
+    let losses = memory::repair_within(dir, bytes, is_accepted).map_err(operational)?;
+    let findings = match is_accepted || losses.is_empty() {
         true => {
             memory::check_within(dir, bytes)
                 .map_err(operational)?
@@ -210,14 +210,14 @@ fn repair(dir: &Path, accepted: bool, json: bool) -> Outcome {
         }
         false => Vec::new(),
     };
-    let exit = match (losses.is_empty(), accepted && findings.is_empty()) {
+    let exit = match (losses.is_empty(), is_accepted && findings.is_empty()) {
         (true, _) if findings.is_empty() => ExitCode::SUCCESS,
         (false, true) => code::FSCK_CORRECTED.into(),
         _ => code::FSCK_ERRORS_LEFT.into(),
     };
     let repaired = Repaired {
         directory: dir,
-        accepted,
+        accepted: is_accepted,
         losses,
         findings,
     };
@@ -296,7 +296,7 @@ impl From<&Allocated> for JsonBlock {
     }
 }
 
-impl Place {
+impl HeapDir {
     fn about(&self, why: impl std::fmt::Display) -> Failure {
         Failure::new(format_args!("{}: {why}", self.dir.display()))
     }
