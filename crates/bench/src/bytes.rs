@@ -29,8 +29,8 @@ const IMAGE_BYTES: u64 = 64 << 20;
 /// Longest single write when preparing, that of the paper's longest call.
 const CHUNK: u64 = 128 << 10;
 
-/// When the image was made, in 2026. No byte of it is zero, and the calls of a row stay in
-/// its window of 2^32 ns.
+/// The time at which the image was made, in 2026. No byte of it is zero, and the calls of a row
+/// stay in its window of 2^32 ns.
 const START: Timestamp = Timestamp(0x18ba_5a3c_1726_3546);
 
 /// The step of the clock at each reading, so that every stamp changes three bytes.

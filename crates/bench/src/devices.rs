@@ -1,7 +1,7 @@
 //! The faster way to make a wave of scattered blocks durable: each write with force unit access
 //! (FUA), or all of them followed by one flush.
 //!
-//! Each target is a device of 4 KiB blocks that have all been written before. A wave is
+//! Each target is a device of 4 KiB blocks, all of which were written before. A wave is
 //! submitted at once, and timed until every block of it is durable. The two ways take
 //! turns, so that what else the machine does strikes both.
 
@@ -67,11 +67,11 @@ pub struct Row {
     pub blocks: usize,
     /// Microseconds until it was durable with FUA: the median.
     pub fua_us: f64,
-    /// With one flush: the median.
+    /// Microseconds until it was durable with one flush: the median.
     pub flush_us: f64,
-    /// The 90th percentiles.
+    /// Microseconds with FUA: the 90th percentile.
     pub fua_us_p90: f64,
-    /// As above, with one flush.
+    /// Microseconds with one flush: the 90th percentile.
     pub flush_us_p90: f64,
 }
 
@@ -79,7 +79,7 @@ pub struct Row {
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {
-    /// By target, then by size.
+    /// One row for each target and size.
     pub rows: Vec<Row>,
     /// The conditions.
     #[serde(skip)]

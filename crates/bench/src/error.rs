@@ -8,7 +8,7 @@ use std::io;
 use vfs::Errno;
 use wordlog::LogError;
 
-/// Why a benchmark could not run.
+/// The reason why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,7 +25,7 @@ pub enum Error {
     Io {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The error of the system.
         source: io::Error,
     },
     /// The engine could not make or open its image.
@@ -33,7 +33,7 @@ pub enum Error {
     Engine {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The error of the engine.
         source: EngineError,
     },
     /// The mapped file that stands in for persistent memory could not be made.
@@ -41,7 +41,7 @@ pub enum Error {
     Open {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The error of the mapping.
         source: medium::OpenError,
     },
     /// The medium failed.
@@ -49,7 +49,7 @@ pub enum Error {
     Medium {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The error of the medium.
         source: medium::MediumError,
     },
     /// Durable memory could not be made or opened.
@@ -57,7 +57,7 @@ pub enum Error {
     Store {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The error of durable memory.
         source: MemoryError,
     },
     /// A transaction did not happen.
@@ -65,7 +65,7 @@ pub enum Error {
     Transaction {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The error of the transaction.
         source: TxError<Infallible>,
     },
     /// A log refused a record, or is damaged.
@@ -73,7 +73,7 @@ pub enum Error {
     Log {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The error of the log.
         source: LogError,
     },
     /// A program that the benchmark needs is missing or failed.
@@ -98,7 +98,7 @@ pub enum Error {
 /// Result of a benchmark.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Says what was being done when something failed.
+/// Adds the step that failed to an error.
 pub(crate) trait Context<T> {
     /// Turns the error into an [`Error`] that begins with `what`.
     fn what(self, what: impl FnOnce() -> String) -> Result<T>;

@@ -17,7 +17,7 @@ pub(crate) fn flushing_memory(len_bytes: u64) -> Result<MappedPmem> {
     flushing_memory_in(Path::new("/dev/shm"), len_bytes)
 }
 
-/// The same in another directory.
+/// Maps a file in another directory, as [`flushing_memory`] does.
 pub(crate) fn flushing_memory_in(dir: &Path, len_bytes: u64) -> Result<MappedPmem> {
     let what = || format!("making an image in {}", dir.display());
     let dir = tempfile::Builder::new()

@@ -21,7 +21,7 @@ pub(crate) struct Matrix<'r, C> {
 }
 
 impl<'r, C: Cell> Matrix<'r, C> {
-    /// Of these cells.
+    /// Makes a matrix of these cells.
     pub(crate) fn of(cells: impl IntoIterator<Item = &'r C>) -> Self {
         let mut matrix = Self {
             cells: cells.into_iter().collect(),
@@ -39,7 +39,7 @@ impl<'r, C: Cell> Matrix<'r, C> {
         matrix
     }
 
-    /// One cell, if it was measured.
+    /// Returns a cell, if it was measured.
     pub(crate) fn at(&self, target: &str, workload: &str) -> Option<&'r C> {
         let mut cells = self.cells.iter().copied();
         cells.find(|c| c.column() == target && c.line() == workload)

@@ -39,7 +39,7 @@ pub enum Call {
     Rename {
         /// Whether it is a directory.
         is_dir: bool,
-        /// Where to.
+        /// The target.
         to: RenameTo,
     },
     /// Changes owner and group.

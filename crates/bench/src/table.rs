@@ -26,7 +26,7 @@ impl Grid {
         self.render(presets::NOTHING)
     }
 
-    /// As a Markdown table.
+    /// Formats the grid as a Markdown table.
     pub(crate) fn markdown(&self) -> String {
         self.render(presets::ASCII_MARKDOWN)
     }

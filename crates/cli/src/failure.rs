@@ -1,4 +1,4 @@
-//! How commands fail: one line for the user and an exit code.
+//! Failures of commands: one line for the user and an exit code.
 
 use std::fmt;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) mod code {
     pub(crate) const FSCK_USAGE: u8 = 16;
 }
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -48,7 +48,7 @@ impl Failure {
         Self::new(format_args!("{}: {e}", path.display()))
     }
 
-    /// The same with another exit code.
+    /// Returns this failure with another exit code.
     pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
     }

@@ -6,11 +6,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to wait for an image that is in use although nothing shows it as mounted: its
-/// server is about to end.
+/// Longest wait for an image that is in use but not mounted: its server is about to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Does something with an image; if it is in use, again, while its server may be ending.
+/// Runs `work` on an image. Repeats it if the image is in use and its server may be ending.
 ///
 /// # Errors
 /// Those of `work`.

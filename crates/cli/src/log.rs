@@ -1,4 +1,4 @@
-//! Where the libraries' messages go, and which of them.
+//! The target and the level of messages of the libraries.
 
 use crate::{Cli, Command, mount};
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub(crate) fn start(cli: &Cli) {
         .init();
 }
 
-/// How many different messages are counted.
+/// Most different messages that are counted.
 const COUNTED: usize = 256;
 
 /// Leaves out two kinds of messages.
@@ -58,7 +58,7 @@ const COUNTED: usize = 256;
 /// And repetitions: each call on a medium that failed reports the same error. A message is
 /// written the first, second, fourth, eighth... time.
 struct Filter {
-    /// How often each message came; `None` if repetitions are wanted.
+    /// Occurrences of each message; `None` if repetitions are printed.
     counts: Option<Mutex<HashMap<String, u64>>>,
 }
 

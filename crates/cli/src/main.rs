@@ -1,4 +1,4 @@
-//! The `selvedge` program.
+//! The program `selvedge`: all of its code is in the library `cli`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -78,7 +78,7 @@ impl OwnFile {
     /// Whether it can be written, to be asked before there is anything to write.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub(crate) fn try_write(&self) -> io::Result<()> {
         self.unfinished(PRIVATE)?.close()
     }
@@ -86,7 +86,7 @@ impl OwnFile {
     /// Makes the file, or replaces it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(crate) fn write(&self, bytes: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
         let mut file = self.unfinished(mode)?;
         file.write_all(bytes.as_ref())?;

@@ -1,4 +1,4 @@
-//! Why an engine did not do as asked.
+//! Errors of engines.
 
 use medium::OpenError;
 use std::fmt::Display;
@@ -7,7 +7,7 @@ use std::path::Path;
 /// Result with an engine's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an engine did not do as asked. The text names the image and the way out.
+/// The reason why an engine could not do its work. The text names the image and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The image cannot be opened, for one because it is in use.

@@ -14,7 +14,7 @@ use std::path::Path;
 /// A magic number: bytes at an offset from the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Magic {
-    /// Where it stands, in bytes from the start of the image.
+    /// Offset in bytes from the start of the image.
     pub offset: u64,
     /// The bytes.
     pub bytes: &'static [u8],
@@ -81,8 +81,8 @@ impl Held {
     }
 }
 
-/// Finds the format of a file or block device from byte `base` on, if it is known. Engines are tried
-/// before the formats of others, whose marks boot sectors carry as well.
+/// Finds the format of a file or block device from byte `base` on, if it is known. Engines are
+/// tried before the formats of others, whose marks boot sectors carry as well.
 ///
 /// # Errors
 /// If it cannot be read.

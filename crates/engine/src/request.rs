@@ -16,7 +16,7 @@ use vfs::{Atime, FileSystem, Timestamp};
 pub struct Image {
     /// The file or device.
     pub path: PathBuf,
-    /// Where in it the image begins, in bytes.
+    /// Offset in bytes of the image in the file or device.
     pub offset_bytes: u64,
     /// Accept that an idle loop device shows it.
     pub over_idle_loops: bool,
@@ -58,7 +58,7 @@ pub struct MountRequest {
     pub image: Image,
     /// Refuse all changes.
     pub read_only: bool,
-    /// When reads move access times.
+    /// The condition for a read to update the access time.
     pub atime: Atime,
     /// `-o sync`: calls are durable when they return.
     pub sync: bool,
@@ -139,7 +139,7 @@ pub struct Marks {
     pub unclean: bool,
 }
 
-/// Where a journal was replayed before a check.
+/// The target of the replay of a journal before a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replayed {
@@ -153,14 +153,14 @@ pub enum Replayed {
 pub struct Info {
     /// The lines of a table: name and value.
     pub lines: Vec<(&'static str, String)>,
-    /// The same and more, for programs.
+    /// The description and more, as JSON.
     pub json: Value,
 }
 
 /// Which structures to dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
-    /// Those that the whole file system has once.
+    /// The structures that the file system has once.
     Super,
     /// The inode of this number.
     Inode(u64),
@@ -170,7 +170,7 @@ pub enum Selection {
 
 /// A drawing of changes that are not durable yet.
 pub struct Graph {
-    /// As an image.
+    /// The graph as an SVG image.
     pub svg: String,
     /// For Graphviz.
     pub dot: String,

@@ -33,7 +33,7 @@ pub struct ScratchOptions<'a> {
     pub mode: Option<&'a str>,
     /// The source of time stamps.
     pub clock: Arc<dyn Clock>,
-    /// When a read updates the access time.
+    /// The condition for a read to update the access time.
     pub atime: Atime,
     /// Time stamp of a new root directory.
     pub made: Timestamp,

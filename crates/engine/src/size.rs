@@ -4,7 +4,7 @@
 /// of 1024.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')

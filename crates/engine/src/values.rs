@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-/// Parses what `T` parses, and lists some of it.
+/// A parser of `T` that lists some of its values.
 #[derive(Clone)]
 pub struct Listed<T> {
     values: Vec<PossibleValue>,
@@ -31,7 +31,7 @@ pub fn listed_values(values: impl IntoIterator<Item = PossibleValue>) -> Listed<
     }
 }
 
-/// A parser that lists names and what they mean.
+/// A parser that lists names and their meanings.
 pub fn explained<T, const N: usize>(names: [(&'static str, &'static str); N]) -> Listed<T> {
     let value = |(name, meaning)| PossibleValue::new(name).help(meaning);
     Listed {

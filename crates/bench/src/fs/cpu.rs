@@ -10,11 +10,11 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// CPU time that has been used, in seconds.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clock {
-    /// By this process, and by the programs that it ran to their end.
+    /// Seconds of this process, and of the programs that it ran to their end.
     client: f64,
-    /// By the server, if there is one.
+    /// Seconds of the server, if there is one.
     server: f64,
-    /// By each of the kernel's threads: writing back, committing, driving loop devices.
+    /// Seconds of each of the kernel's threads: writing back, committing, driving loop devices.
     kernel: HashMap<u32, f64>,
 }
 

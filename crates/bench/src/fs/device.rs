@@ -37,8 +37,8 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// Over a new file in `dir`, all of whose blocks are there, so that no write changes
-    /// more than data. Past the page cache where that is possible and `is_direct`.
+    /// Makes a device over a new file in `dir`. All blocks of the file are allocated, so that
+    /// writes change data only. It bypasses the page cache where that is possible and `is_direct`.
     ///
     /// # Errors
     /// If the file or the device cannot be made.
@@ -86,7 +86,7 @@ impl Loop {
     /// Writes what the kernel caches of the device itself, and flushes the device.
     ///
     /// # Errors
-    /// Of the device.
+    /// If the device fails.
     pub(super) fn flush(&self) -> Result<()> {
         let synced = self.held.sync_all();
         synced.what(|| format!("flushing {}", self.node.display()))
@@ -95,7 +95,7 @@ impl Loop {
     /// Forgets what the kernel caches of it.
     ///
     /// # Errors
-    /// Of blockdev(8).
+    /// If blockdev(8) fails.
     pub(super) fn forget(&self) -> Result<()> {
         run(Command::new("blockdev").arg("--flushbufs").arg(&self.node))
     }
@@ -104,7 +104,7 @@ impl Loop {
     /// first block.
     ///
     /// # Errors
-    /// Of the device.
+    /// If the device fails.
     pub(super) fn flush_seconds(&self) -> Result<f64> {
         let what = || format!("writing to {}", self.node.display());
         let device = OpenOptions::new().write(true).open(&self.node).what(what)?;
@@ -165,8 +165,8 @@ fn setting(node: &Path, name: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Of `/sys/block/DEVICE/stat`: writes, sectors written, flushes (fields 5, 7 and 16 of
-/// the kernel's Documentation/block/stat.rst).
+/// Parses `/sys/block/DEVICE/stat`: writes, sectors written and flushes are the fields 5, 7 and
+/// 16 of the kernel's Documentation/block/stat.rst.
 fn counts(stat: &str) -> Option<Written> {
     let numbers: Option<Vec<u64>> = stat.split_whitespace().map(|n| n.parse().ok()).collect();
     let numbers = numbers?;

@@ -57,8 +57,8 @@ fn against_floor(report: &Report, workload: Workload) -> Option<String> {
     ))
 }
 
-/// Of all workloads that do not sync, together, and of the worst. Programs that sync after each
-/// write have the same inode written each time, whatever the order.
+/// Judges the blocks written twice: the share in all workloads that do not sync, and the worst.
+/// After each sync of a small write, the same inode is written again in any order.
 fn double_writes(report: &Report) -> Option<String> {
     let name = Target::SOFT_UPDATES.to_string();
     let ours = report.rows.iter().filter(|row| row.target == name);

@@ -1,5 +1,6 @@
 //! The engine whose format the kernel has too, in every mode, through FUSE, beside the kernel's
-//! ext2, ext3 and ext4 on the same device, and beside the model in memory on the same server: the time of FUSE itself.
+//! ext2, ext3 and ext4 on the same device, and beside the model in memory on the same server: the
+//! time of FUSE itself.
 //!
 //! Everything runs on two loop devices, over a file on a disk and over one in memory,
 //! which count what is written and how often they are flushed: for all targets alike.
@@ -32,7 +33,7 @@ use work::Materials;
 
 pub use work::Workload;
 
-/// Where the second device's file is, and whatever is not measured.
+/// Directory of the second device's file, and of all files that are not measured.
 const MEMORY: &str = "/dev/shm";
 
 /// The options of the measurement.
@@ -56,7 +57,7 @@ pub struct Options {
     pub syncs: u32,
     /// The workloads, in this order; `Delete` needs the files of `Untar`.
     pub workloads: Vec<Workload>,
-    /// How often each workload runs, each time on a file system of its own.
+    /// Number of runs of each workload, each time on a file system of its own.
     pub repeats: u32,
 }
 
@@ -104,11 +105,11 @@ impl Backing {
 /// One workload on one target: medians of the repeats.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Whose, and how it orders what it writes.
+    /// The file system and its mode.
     pub target: String,
     /// The kind of device below it.
     pub backing: Backing,
-    /// The work.
+    /// The workload.
     pub workload: Workload,
     /// Seconds, the sync included.
     pub seconds: f64,
@@ -116,9 +117,9 @@ pub struct Row {
     pub least_seconds: f64,
     /// CPU time of programs, server and kernel threads, in seconds.
     pub cpu_seconds: f64,
-    /// Of these, the server's.
+    /// CPU time of the server, in seconds.
     pub server_cpu_seconds: f64,
-    /// Of these, those of the kernel's threads.
+    /// CPU time of the kernel's threads, in seconds.
     pub kernel_cpu_seconds: f64,
     /// Blocks of 4 KiB that were written to the device; `None` without one.
     pub writes: Option<u64>,
@@ -145,7 +146,7 @@ impl Cell for Row {
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {
-    /// By target, then by workload.
+    /// One row for each target and workload.
     pub rows: Vec<Row>,
     /// The conditions, one sentence each.
     #[serde(skip)]
@@ -215,7 +216,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     })
 }
 
-/// Says what is missing.
+/// Returns an error that names the missing program or right.
 fn check_means() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         let why = "this makes loop devices and mounts kernel file systems: run it as root";
@@ -374,7 +375,7 @@ impl Row {
     }
 }
 
-/// How to read the tables.
+/// Notes for readers of the tables.
 pub(crate) const NOTES: &str = "\
 Seconds until a sync made everything durable, and in brackets CPU seconds, user and system: \
 those of the programs, of the server, and of the kernel's threads (write-back, journal, loop \
@@ -390,7 +391,7 @@ impl Report {
         rows.find(|r| r.target == name && r.backing == backing && r.workload == workload)
     }
 
-    /// One line for each goal.
+    /// Returns a line for each goal.
     pub fn goals(&self) -> Vec<String> {
         goals::judge(self)
     }
@@ -402,7 +403,7 @@ impl Report {
         Matrix::of(rows).chart(title, |row| row.seconds)
     }
 
-    /// Both devices' tables: two of each, of what was measured.
+    /// Returns two tables for each device, of the measured workloads.
     pub(crate) fn grids(&self) -> Vec<Grid> {
         let measured = |all: &[Workload]| -> Vec<Workload> {
             let is_there = |w: &Workload| self.rows.iter().any(|row| row.workload == *w);
@@ -419,7 +420,7 @@ impl Report {
             .collect()
     }
 
-    /// A line for each target.
+    /// Makes a table with a line for each target.
     fn grid(&self, backing: Backing, workloads: &[Workload]) -> Grid {
         let mut targets = vec![(Target::Floor, Backing::None)];
         targets.extend(Target::on_devices().into_iter().map(|t| (t, backing)));

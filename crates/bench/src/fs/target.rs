@@ -20,7 +20,7 @@ pub(super) enum Target {
     Floor,
     /// The engine whose format the kernel has too.
     Ours(Mode),
-    /// The kernel's, with `data=` if it has a journal.
+    /// A file system of the kernel, with `data=` if it has a journal.
     Kernel(&'static str, Option<&'static str>),
 }
 
@@ -28,7 +28,7 @@ impl Target {
     pub(super) const SOFT_UPDATES: Self = Self::Ours(Mode::SoftUpdates);
     pub(super) const EXT4: Self = Self::Kernel("ext4", Some("ordered"));
 
-    /// Those on a device: ours, then the kernel's.
+    /// All targets on a device: ours, then the kernel's.
     pub(super) fn on_devices() -> Vec<Self> {
         let kernel = [
             Self::Kernel("ext2", None),
@@ -47,7 +47,7 @@ impl Target {
     /// Makes an empty file system. Ours gets the same image as the kernel's of its format.
     ///
     /// # Errors
-    /// Of mke2fs(8).
+    /// If mke2fs(8) fails.
     pub(super) fn format(self, device: &Loop) -> Result<()> {
         let kind = match self {
             Self::Kernel(kind, _) => kind,
@@ -60,10 +60,10 @@ impl Target {
         run(mke2fs.arg(&device.node))
     }
 
-    /// Mounts; nothing of it is cached.
+    /// Mounts the file system, with nothing cached.
     ///
     /// # Errors
-    /// Of the mount.
+    /// If the mount fails.
     pub(super) fn mount(self, program: &Path, device: &Loop, scratch: &Path) -> Result<Mounted> {
         let dir = scratch.join("mount");
         std::fs::create_dir_all(&dir).what(|| "making a mount point".into())?;
@@ -92,23 +92,23 @@ impl Target {
         Ok(Mounted { root, server })
     }
 
-    /// Makes durable what was done on a mount of it.
+    /// Makes all changes of a mount durable.
     ///
     /// # Errors
-    /// Of the file system or the device.
+    /// If the file system or the device fails.
     pub(super) fn sync(self, mounted: &Mounted, device: &Loop) -> Result<()> {
         let what = || format!("syncing {self}");
         syncfs(&mounted.root)
             .map_err(std::io::Error::from)
             .what(what)?;
         match self {
-            // FUSE does not pass it on.
+            // FUSE does not pass syncfs(2) on to a server.
             Self::Floor | Self::Ours(_) => {
                 let mut said = [0; fuse::SYNCED.len()];
                 let asked = getxattr(mounted.dir(), fuse::SYNC_XATTR, &mut said[..]);
                 asked.map(drop).map_err(std::io::Error::from).what(what)
             }
-            // It has no idea of caches in devices.
+            // The kernel's ext2 does not flush the caches of devices.
             Self::Kernel("ext2", _) => device.flush(),
             Self::Kernel(..) => Ok(()),
         }
@@ -126,7 +126,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// A mount that nobody sees, or one of a server; it ends when it is dropped.
+/// A mount outside of the directory tree, or one of a server. Dropping it unmounts.
 pub(super) struct Mounted {
     root: OwnedFd,
     pub server: Option<Server>,

@@ -88,7 +88,7 @@ impl std::str::FromStr for Workload {
 }
 
 impl Workload {
-    /// All, in the order in which they run.
+    /// All workloads, in the order in which they run.
     pub const ALL: [Self; 7] = [
         Self::Untar,
         Self::Delete,
@@ -98,9 +98,9 @@ impl Workload {
         Self::Wal,
         Self::Rollback,
     ];
-    /// Those of programs that leave it to the system when files become durable.
+    /// Workloads of programs that never sync.
     pub const LAZY: &[Self] = Self::ALL.split_at(4).0;
-    /// Those of programs that sync all the time.
+    /// Workloads of programs that sync after each change.
     pub const SYNCED: &[Self] = Self::ALL.split_at(4).1;
 
     /// Its name on the command line and in JSON.
@@ -217,7 +217,7 @@ impl Materials {
     /// thing.
     ///
     /// # Errors
-    /// Of the file system.
+    /// If a call on the file system fails.
     pub(super) fn prepare(&self, workload: Workload, dir: &Path) -> Result<bool> {
         if workload != Workload::Overwrite {
             return Ok(false);

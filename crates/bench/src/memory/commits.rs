@@ -21,14 +21,14 @@ const BATCH: u32 = 64;
 /// The words that are written to, and the lines that are streamed to.
 const REGION_BYTES: u64 = 4 << 20;
 
-/// One kind.
+/// One kind of commit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The work.
+    /// The name of the kind.
     pub what: &'static str,
-    /// Nanoseconds: the median of batches.
+    /// Nanoseconds of a commit: the median of batches.
     pub ns_median: f64,
-    /// Nanoseconds: the mean, truncation included.
+    /// Nanoseconds of a commit: the mean, truncation included.
     pub ns_mean: f64,
 }
 
@@ -41,7 +41,7 @@ pub(super) const ONE_WORD: &str = "transaction of one word";
 
 type Step<'a> = Box<dyn FnMut() -> Result<()> + 'a>;
 
-/// Measures them.
+/// Measures the kinds of commit.
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let layout = Layout::default();
     let bytes = layout.bytes() + 2 * REGION_BYTES + ground::SPARE_BYTES;

@@ -4,7 +4,7 @@ use super::peers::{BERKELEY_ON_DISK, BERKELEY_RELAXED, PMEMOBJ};
 use super::{OURS, Report, Row, commits};
 use crate::micro::{Bound, Goal};
 
-/// Bytes of the values that are judged.
+/// Bytes of values in the judged rows.
 const VALUE_BYTES: usize = 64;
 
 /// How many times faster than other stores, for an insert and for a delete.
@@ -14,7 +14,7 @@ const AGAINST: [(&str, f64); 3] = [
     (BERKELEY_ON_DISK, 40.0),
 ];
 
-/// Updates per second of two threads, in those of one.
+/// Ratio of the updates per second of two threads to those of one.
 const TWO_THREADS: f64 = 1.8;
 
 /// The torn bit's advantage over two fences.

@@ -1,5 +1,5 @@
-//! Where durable memory lies while it is measured: the one place that says how regions get
-//! their bytes.
+//! Mapped files for durable memory that is measured. All regions of the benchmarks come from
+//! here.
 
 use crate::error::{Context, Result};
 use crate::images;
@@ -14,10 +14,10 @@ pub(super) type Mapped = Arc<MappedPmem>;
 /// Durable memory on `P`.
 pub(super) type Durable<P> = DurableMemory<Flat<P>>;
 
-/// One thread's way to use it.
+/// Durable memory in use by one thread.
 pub(super) type Session<P> = mnemosyne::memory::Session<Flat<P>>;
 
-/// Room for what the heap grows by, and for what it needs itself.
+/// Bytes for the growth of the heap and for its own structures.
 pub(super) const SPARE_BYTES: u64 = 3 * HEAP_GROWTH;
 const HEAP_GROWTH: u64 = 16 << 20;
 
@@ -29,13 +29,13 @@ pub(super) fn options() -> Options {
     }
 }
 
-/// Memory in a directory: a file that is already unlinked, with all its pages mapped.
+/// Maps a new file in a directory: one that is already unlinked, with all its pages mapped.
 pub(super) fn map(dir: &Path, bytes: u64) -> Result<Mapped> {
     let bytes = bytes.next_multiple_of(4096);
     Ok(Arc::new(images::flushing_memory_in(dir, bytes)?))
 }
 
-/// Makes durable memory of it.
+/// Formats a mapped file as durable memory and opens it.
 pub(super) fn make<P: Pmem + Clone>(
     pm: P,
     layout: &Layout,
@@ -45,7 +45,7 @@ pub(super) fn make<P: Pmem + Clone>(
     open(pm, options)
 }
 
-/// Recovers durable memory that is there.
+/// Opens existing durable memory, with recovery.
 pub(super) fn open<P: Pmem + Clone>(pm: P, options: &Options) -> Result<Durable<P>> {
     let store = DurableMemory::open(Flat(pm.clone()), pm, options.clone());
     store.what(|| "opening durable memory".into())

@@ -18,12 +18,12 @@ use std::convert::Infallible;
 const AT_KEY: u64 = WORD_BYTES;
 const AT_VALUE: u64 = 2 * WORD_BYTES;
 
-/// How a value gets into its node.
+/// The way in which a value gets into its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fill {
-    /// By the transaction, through the log.
+    /// The transaction writes it, through the log.
     Logged,
-    /// Stored in the fresh node with all else, and a fence of its own before the commit.
+    /// The thread stores it in the fresh node and fences before the commit.
     InPlace,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty one for that many entries.
+    /// Makes an empty table for that many entries.
     pub(super) fn make<P: Pmem + Clone>(
         session: &mut Session<P>,
         entries: u64,
@@ -60,7 +60,8 @@ impl Table {
         self.buckets + (key & self.mask) * WORD_BYTES
     }
 
-    /// The pointer to the node of a key, or the end of its chain; and its value.
+    /// Returns the address of the link to the node of a key, or to the end of its chain, and the
+    /// value of that link.
     fn find<P: Pmem + Clone>(
         &self,
         tx: &mut Tx<'_, P>,

@@ -1,5 +1,5 @@
-//! When truncation is done, Figure 3.8: in every commit, or off its path, with a thread that
-//! is idle for some part of the time.
+//! The time at which truncation is done, Figure 3.8: in every commit, or off its path, with a
+//! thread that is idle for some part of the time.
 //!
 //! The logs are small, so that they fill many times over while it is measured.
 
@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 
 const LOG_BYTES: u64 = 256 << 10;
 
-/// Parts of the time that the thread is idle, in percent.
+/// Idle shares of the thread, in percent.
 const IDLE_PERCENT: [u32; 3] = [10, 50, 90];
 
 /// The thread that makes words durable in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// Every commit.
+    /// The thread of each commit.
     Eager,
     /// A thread of its own, once a log is half full.
     Thread,
-    /// The commit that finds a log half full.
+    /// The thread of the commit that finds a log half full.
     Lazy,
 }
 
@@ -43,24 +43,24 @@ impl Way {
     }
 }
 
-/// One way at one size and idle share.
+/// Inserts of one size with one way of truncation at one idle share.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// The thread that truncates.
     pub truncation: Way,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// How much of the time the thread is idle.
+    /// Idle share of the thread, in percent.
     pub idle_percent: u32,
     /// Microseconds of an insert: the median.
     pub us_median: f64,
-    /// The mean, with all waits for truncation.
+    /// Microseconds of an insert: the mean, with all waits for truncation.
     pub us_mean: f64,
-    /// The 99th percentile.
+    /// Microseconds of an insert: the 99th percentile.
     pub us_p99: f64,
 }
 
-/// Measures them.
+/// Measures each way of truncation at each idle share.
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for idle_percent in IDLE_PERCENT {
@@ -124,8 +124,7 @@ fn row(options: &Options, way: Way, value_bytes: usize, idle_percent: u32) -> Re
     })
 }
 
-/// Stays idle after work, so long that it is for this part of both. Awake: no sleep is that
-/// short.
+/// Spins after work of this length until the idle share is reached. No sleep is that short.
 fn idle(work: Duration, percent: u32) {
     let from = Instant::now();
     let pause = work * percent / (100 - percent);

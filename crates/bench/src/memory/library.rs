@@ -19,11 +19,11 @@ pub(super) type Tree = Library<BTree<u64, Bytes>>;
 /// Values by the hashes of their keys.
 pub(super) type Map = Library<HashMap<u64, Bytes>>;
 
-/// Both have the same calls, and no trait for them.
+/// Implements the store for a structure. Both have the same calls, but no common trait.
 macro_rules! entries {
     ($($structure:ident),*) => {$(
         impl Library<$structure<u64, Bytes>> {
-            /// An empty one.
+            /// Makes an empty structure.
             pub(super) fn make<P: Pmem + Clone>(session: &mut Session<P>) -> Result<Self> {
                 let made = session.run(|tx| {
                     let entries = tx.create(&$structure::new())?;

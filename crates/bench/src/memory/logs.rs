@@ -23,18 +23,18 @@ pub struct Row {
     pub record_bytes: usize,
     /// Megabytes per second with two fences: the median batch.
     pub base_mb_per_second: f64,
-    /// With a torn bit in each word, and one fence.
+    /// Megabytes per second with a torn bit in each word and one fence: the median batch.
     pub torn_bit_mb_per_second: f64,
 }
 
 impl Row {
-    /// How many times faster the torn bit is.
+    /// Ratio of the speed with torn bits to that with two fences.
     pub(super) fn ratio(&self) -> f64 {
         self.torn_bit_mb_per_second / self.base_mb_per_second
     }
 }
 
-/// Measures them.
+/// Measures both kinds of log.
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let mut logs = [
         MeasuredLog::make(options, Kind::Base)?,
@@ -89,7 +89,7 @@ impl MeasuredLog {
         })
     }
 
-    /// Nanoseconds of a batch of records.
+    /// Appends a batch of records and returns its nanoseconds.
     fn batch(&mut self, record: &[u64]) -> Result<f64> {
         // Twice what they have: heads, torn bits and whole lines, too.
         let needed = BATCH * 2 * (record.len() as u64 + 8);

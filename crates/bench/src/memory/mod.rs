@@ -55,7 +55,7 @@ const OURS: [(&str, Fill); 2] = [
 /// The names of the library's structures.
 const LIBRARY: [&str; 2] = ["mnemosyne, HashMap", "mnemosyne, B+ tree"];
 
-/// One of the measurements.
+/// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The hash table, and the B+ tree, beside other stores.
@@ -64,7 +64,7 @@ pub enum Part {
     Commits,
     /// The two kinds of log.
     Logs,
-    /// When truncation is done.
+    /// The time of truncation.
     Truncation,
     /// Slower memory.
     Latency,
@@ -77,7 +77,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them, in the order of the report.
+    /// All parts, in the order of the report.
     pub const ALL: [Self; 8] = [
         Self::Hash,
         Self::Commits,
@@ -89,7 +89,7 @@ impl Part {
         Self::Paging,
     ];
 
-    /// As it is chosen.
+    /// The name of the part, as `--part` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hash => "hash",
@@ -126,19 +126,19 @@ impl std::str::FromStr for Part {
 pub struct Options {
     /// The directory on the memory.
     pub dir: PathBuf,
-    /// One on a disk.
+    /// A directory on a disk.
     pub disk: PathBuf,
-    /// The measurements.
+    /// The parts to measure.
     pub parts: Vec<Part>,
     /// Bytes of values, and of a log's records.
     pub value_bytes: Vec<usize>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Vec<usize>,
     /// Entries of each thread that are always there.
     pub live: u64,
     /// Entries that each thread inserts, and deletes, in a round.
     pub operations: u64,
-    /// The same for stores on the disk.
+    /// Entries that each thread inserts and deletes in a round, for stores on the disk.
     pub disk_operations: u64,
     /// Rounds of stores, of which the best counts.
     pub rounds: u32,
@@ -153,7 +153,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All that the dissertation measures, in `/dev/shm`; the disk is where this directory
+    /// All measurements of the dissertation, in `/dev/shm`; the disk is where this directory
     /// is.
     fn default() -> Self {
         Self {
@@ -205,7 +205,7 @@ impl Options {
         }
     }
 
-    /// The load of a store on the disk for about the same time.
+    /// Returns the load that takes a store on the disk about the same time.
     fn disk_load(&self, load: Load) -> Load {
         Load {
             live: self.disk_operations,
@@ -242,7 +242,7 @@ pub struct Row {
     pub op: &'static str,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Microseconds of a call: the median of the best round.
     pub us_median: f64,
@@ -268,7 +268,7 @@ impl Cell for Row {
 pub struct Report {
     /// The machine.
     pub machine: Machine,
-    /// How it was measured.
+    /// The conditions, one sentence each.
     pub notes: Vec<String>,
     /// Parts that could not be measured here, and the packages that they need.
     pub missing: Vec<String>,
@@ -278,7 +278,7 @@ pub struct Report {
     pub commits: Vec<CommitRow>,
     /// The kinds of log.
     pub logs: Vec<LogRow>,
-    /// When truncation is done.
+    /// The time of truncation.
     pub truncation: Vec<IdleRow>,
     /// Slower memory.
     pub latency: Vec<SlowRow>,
@@ -331,12 +331,12 @@ impl Report {
         }
     }
 
-    /// The goals that the run can judge.
+    /// Returns the goals for which the run has figures.
     pub fn goals(&self) -> Vec<Goal> {
         goals::judge(self)
     }
 
-    /// Says what is under the directories, and with which instruction memory is flushed.
+    /// Returns notes on the file systems of the directories and on the flush instruction.
     fn note_places(&mut self, options: &Options) -> Result<()> {
         let pm = ground::map(&options.dir, 4096)?;
         self.notes.push(format!(
@@ -355,7 +355,7 @@ impl Report {
         Ok(())
     }
 
-    /// Our stores beside others.
+    /// Measures our stores beside others.
     fn measure_stores(&mut self, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<()> {
         let peers = Peers::build()?;
         self.notes.push(format!(
@@ -385,7 +385,7 @@ impl Report {
     }
 }
 
-/// Every store at one load: the best of all rounds, in which they take turns.
+/// Measures every store at one load. The stores take turns, and the best round counts.
 fn measure_load(
     options: &Options,
     peers: &Peers,
@@ -414,7 +414,7 @@ fn measure_load(
     Ok(best)
 }
 
-/// Ours, in memory of its own.
+/// Measures one of our stores in memory of its own.
 fn run_ours(options: &Options, load: Load, fill: Fill) -> Result<Found> {
     let layout = Layout::default();
     let pm = ground::map(&options.dir, hash_bytes(&layout, load))?;
@@ -435,7 +435,7 @@ fn run_library<E: Entries<Mapped>>(
     work::run(&store, &entries, load)
 }
 
-/// Makes durable memory with a hash table, and has it work.
+/// Makes durable memory with a hash table and runs the load on it.
 fn work_on<P: Pmem + Clone + 'static>(
     pm: P,
     layout: &Layout,
@@ -481,7 +481,7 @@ fn drain() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The kind of file system that a directory is on.
+/// Returns the kind of file system that a directory is on.
 fn file_system(dir: &Path) -> String {
     match rustix::fs::statfs(dir).map(|stat| stat.f_type) {
         Ok(0x0102_1994) => "tmpfs".into(),
@@ -493,7 +493,7 @@ fn file_system(dir: &Path) -> String {
     }
 }
 
-/// The system's load average of the last minute.
+/// Returns the system's load average of the last minute.
 fn load_average() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     Some(text.split(' ').next()?.to_owned())

@@ -31,9 +31,9 @@ pub struct Row {
     pub pools: f64,
     /// Microseconds of a call: the mean, since few calls take nearly all the time.
     pub us_mean: f64,
-    /// The median.
+    /// Microseconds of a call: the median.
     pub us_median: f64,
-    /// The 99th percentile.
+    /// Microseconds of a call: the 99th percentile.
     pub us_p99: f64,
     /// Pages that came from the file, for each call.
     pub loaded_per_op: f64,
@@ -41,7 +41,8 @@ pub struct Row {
     pub written_per_op: f64,
 }
 
-/// Measures them, and notes how; where this user may not move pages, notes that.
+/// Measures all working sets. Appends the conditions to the notes, or the reason why this user
+/// may not move pages.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<()> {
     for halves in HALVES {
         let bytes = options.pool_bytes * halves / 2;
@@ -81,7 +82,7 @@ fn is_refused(error: &Error) -> bool {
     )
 }
 
-/// A region and its pool, in directories that go with it.
+/// A region and its pool, in directories that are removed with it.
 struct PagedRegion {
     pm: Arc<Arena>,
     pool: Arc<Pool>,

@@ -1,7 +1,8 @@
 //! The stores that durable memory is measured against: a C program for each, in
 //! `tools/peers`, built when it is needed.
 //!
-//! Guarantee: a store that cannot be built is reported with the packages to install; it has no rows.
+//! Guarantee: a store that cannot be built is reported with the packages to install; it has no
+//! rows.
 
 use super::work::{Found, Load};
 use crate::detached;
@@ -11,14 +12,14 @@ use std::process::Command;
 
 const DRIVER: &str = include_str!("../../../../tools/peers/driver.h");
 
-/// A program, and what it is built with.
+/// A program, and the library that it is built with.
 #[derive(Debug)]
 struct Program {
     name: &'static str,
     source: &'static str,
     header: &'static str,
     library: &'static str,
-    /// Debian's name of what has the header.
+    /// Debian's package with the header.
     package: &'static str,
 }
 
@@ -48,16 +49,16 @@ static PROGRAMS: [Program; 6] = [
     program!("rocksdb", "rocksdb/c.h", "rocksdb", "librocksdb-dev"),
 ];
 
-/// A store as it is measured.
+/// A store with its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     /// Its name in rows.
     pub name: &'static str,
     program: &'static str,
     is_durable: bool,
-    /// In the second directory.
+    /// Whether its files are in the directory on the disk.
     pub on_disk: bool,
-    /// How it is set up.
+    /// Its settings, for the notes.
     pub setting: &'static str,
 }
 
@@ -139,11 +140,11 @@ pub(super) const PEERS: [Peer; 13] = [
 
 /// The programs that could be built.
 pub(super) struct Peers {
-    /// Holds them.
+    /// Keeps the directory of the programs.
     dir: tempfile::TempDir,
-    /// The stores that there are.
+    /// The stores whose programs were built.
     pub there: Vec<Peer>,
-    /// The others, and what they miss.
+    /// The other stores, and the missing packages.
     pub missing: Vec<String>,
 }
 
@@ -177,7 +178,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Builds one. Returns the package that it misses.
+    /// Builds a program. Returns the missing package, if any.
     fn build_one(&self, program: &Program) -> Result<Option<&'static str>> {
         if !detached::installed("cc") {
             return Ok(Some("gcc and libc6-dev"));
@@ -202,7 +203,7 @@ impl Peers {
         self.dir.path().join(name)
     }
 
-    /// Has a store work in a fresh directory below `dir`.
+    /// Runs the load on a store in a fresh directory below `dir`.
     ///
     /// # Errors
     /// If the store fails, or the program prints what it should not.

@@ -6,7 +6,7 @@ use crate::matrix::Matrix;
 use crate::table::{Grid, count, figure};
 use std::fmt;
 
-/// How to read the tables.
+/// Notes for readers of the tables.
 pub(crate) const NOTES: &str = "\
 Microseconds are medians. mnemosyne: a hash table of a fixed number of buckets, values go \
 through the log; in place: an entry is stored in its fresh node and fenced, and the log has \
@@ -20,7 +20,7 @@ fn heads(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Microseconds, to three digits.
+/// Formats microseconds with three digits.
 fn us(us: f64) -> String {
     match us {
         us if us < 10.0 => format!("{us:.2}"),
@@ -29,7 +29,7 @@ fn us(us: f64) -> String {
 }
 
 impl Report {
-    /// All tables that there are, each with what it shows.
+    /// Returns the tables of all measured parts, each with its title.
     pub(crate) fn sections(&self) -> Vec<(String, Grid)> {
         let mut sections = self.store_sections();
         let mut add = |part: Part, title: &str, grid: Grid| {
@@ -116,7 +116,8 @@ impl Report {
         }
     }
 
-    /// A line for each idle share and size; for each way its median, mean and tail.
+    /// Makes a table with a line for each idle share and size, and the median, mean and tail of
+    /// each way.
     fn truncation_grid(&self) -> Grid {
         let mut first = vec!["idle %, value bytes".to_owned()];
         for way in Way::ALL {
@@ -142,8 +143,8 @@ impl Report {
         }
     }
 
-    /// A line for each size and call; for each latency ours, and what Berkeley DB takes
-    /// without any.
+    /// Makes a table with a line for each size and call: our time at each latency, and the time of
+    /// Berkeley DB without extra latency.
     fn latency_grid(&self) -> Grid {
         let (ours, _) = OURS[0];
         let mut latencies: Vec<u64> = self.latency.iter().map(|row| row.latency_ns).collect();
@@ -267,7 +268,7 @@ impl Report {
         }
     }
 
-    /// Inserts of each store by size, by one thread.
+    /// Makes a chart of the inserts of each store by size, by one thread.
     pub(crate) fn chart(&self) -> Chart {
         let rows: Vec<&Row> = self
             .rows
@@ -279,7 +280,7 @@ impl Report {
     }
 }
 
-/// A line for each store, a column for each size and number of threads.
+/// Makes a table with a line for each store and a column for each size and number of threads.
 fn store_grid(rows: &[&Row], text: impl Fn(&Row) -> String) -> Grid {
     Matrix::of(rows.iter().copied()).grid(
         "store",

@@ -18,15 +18,15 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How often each is measured.
+/// Runs of each measurement.
 const REPEATS: usize = 5;
 
 /// Bytes that each transaction in the logs wrote, in one piece.
 const WRITE_BYTES: u64 = 64;
-/// Bytes of its record: the head of the record, the stamp, the head of the run and 8 words,
-/// with torn bits, in whole lines.
+/// Bytes of the record of a transaction: the head of the record, the stamp, the head of the run
+/// and 8 words, with torn bits, in whole lines.
 const RECORD_BYTES: u64 = 128;
-/// Where they write to.
+/// Bytes of the region that the transactions write to.
 const REGION_BYTES: u64 = 64 << 20;
 
 /// Bytes of the blocks that the heap is full of.
@@ -34,18 +34,18 @@ const BLOCK_BYTES: u64 = 64;
 /// Blocks that one transaction allocates.
 const BLOCKS: u64 = 1024;
 
-/// The medians.
+/// Medians of all runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Transactions in all logs together.
     pub transactions: u64,
-    /// Bytes of their records.
+    /// Bytes of the records of these transactions.
     pub record_bytes: u64,
     /// Seconds to map the memory and recover it.
     pub recovery_seconds: f64,
     /// Bytes of the heap.
     pub heap_bytes: u64,
-    /// Blocks in it.
+    /// Blocks in the heap.
     pub heap_blocks: u64,
     /// Seconds to map the memory and open it, with empty logs.
     pub open_seconds: f64,
@@ -74,7 +74,7 @@ fn per_gib(seconds: f64, bytes: u64) -> f64 {
     seconds * (1_u64 << 30) as f64 / bytes as f64
 }
 
-/// Measures both.
+/// Measures recovery and the scan of the heap.
 pub(super) fn measure(options: &Options) -> Result<Report> {
     let mut report = Report {
         transactions: 0,
@@ -206,8 +206,8 @@ fn scan(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Fills the heap, as far as it grows, and frees the last block. How many there are, and bytes
-/// of the heap.
+/// Fills the heap, as far as it grows, and frees the last block. Returns the number of blocks and
+/// the bytes of the heap.
 fn fill_heap(store: &Durable<Arc<MappedPmem>>) -> Result<(u64, u64)> {
     let mut session = store.session();
     let (mut blocks, mut last) = (0, 0);

@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-/// Inserts that are timed at each size: the last ones.
+/// Timed inserts at each size: the last ones.
 const INSERTS: usize = 500;
 
 /// Saves of each tree.
@@ -26,13 +26,13 @@ const SAVES: usize = 5;
 /// One size of tree.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Nodes in it.
+    /// Nodes in the tree.
     pub nodes: u64,
     /// Microseconds of a durable insert: the median.
     pub insert_us: f64,
     /// Microseconds to save the tree on the same memory: the median.
     pub save_us: f64,
-    /// On the disk.
+    /// Microseconds to save the tree on the disk: the median.
     pub disk_save_us: f64,
 }
 
@@ -43,7 +43,7 @@ impl Row {
     }
 }
 
-/// Measures them.
+/// Measures inserts and saves of trees.
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let mut sizes = options.tree_nodes.clone();
     sizes.sort_unstable();
@@ -64,10 +64,10 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The same tree twice.
+/// One tree in durable memory and the same tree in ordinary memory.
 struct Trees {
     session: Session<Mapped>,
-    /// Where the durable one's root is.
+    /// Address of the link to the root of the durable tree.
     root: u64,
     volatile: Volatile,
 }

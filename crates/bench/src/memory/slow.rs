@@ -11,7 +11,7 @@ use mnemosyne::memory::Layout;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Nanoseconds for a line, and for a fence.
+/// Extra nanoseconds for each line and each fence.
 const LATENCIES_NS: [u64; 3] = [150, 1000, 2000];
 
 /// One kind of call at one latency.
@@ -23,13 +23,13 @@ pub struct Row {
     pub value_bytes: usize,
     /// How values are written: through the log or not.
     pub store: &'static str,
-    /// The call.
+    /// `insert`, `delete` or `update`.
     pub op: &'static str,
-    /// Microseconds: the median.
+    /// Microseconds of a call: the median.
     pub us_median: f64,
 }
 
-/// Measures them.
+/// Measures the hash table at each latency.
 pub(super) fn measure(options: &Options) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for latency_ns in LATENCIES_NS {

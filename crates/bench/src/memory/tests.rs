@@ -67,7 +67,7 @@ fn the_smallest_run_has_every_row() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn run_rejects_invalid_options() {
     let none = &mut |_: &str| ();
     for options in [
         Options {

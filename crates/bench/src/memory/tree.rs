@@ -1,7 +1,7 @@
-//! A red-black tree in words: the same code for one in durable memory and for a volatile one.
+//! A red-black tree of words: the same code for durable and for ordinary memory.
 //!
 //! A node of 128 bytes: left, right, parent with the colour in its lowest bit, key, and 96
-//! bytes of the user's. A link of 0 is none. The root's link is wherever the user says.
+//! bytes for the user. A link of 0 is empty. The user chooses the address of the root's link.
 
 use medium::{Pmem, WORD_BYTES};
 use mnemosyne::memory::Tx;
@@ -10,7 +10,7 @@ use std::convert::Infallible;
 
 /// Bytes of a node.
 pub(super) const NODE_BYTES: u64 = 128;
-/// Bytes of the user's in it.
+/// Bytes of a node for the user.
 pub(super) const PAYLOAD_BYTES: usize = (NODE_BYTES - AT_PAYLOAD) as usize;
 
 const LEFT: u64 = 0;
@@ -25,15 +25,15 @@ fn opposite(side: u64) -> u64 {
     LEFT + RIGHT - side
 }
 
-/// Where nodes are.
+/// Memory that holds the nodes.
 pub(super) trait Nodes {
-    /// Why a step may fail.
+    /// The error of a step.
     type Error;
 
     fn load(&mut self, at: u64) -> Result<u64, Self::Error>;
     fn store(&mut self, at: u64, word: u64) -> Result<(), Self::Error>;
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Self::Error>;
-    /// A new node, of any bytes.
+    /// Allocates a node with arbitrary contents.
     fn alloc(&mut self) -> Result<u64, Self::Error>;
 }
 
@@ -121,7 +121,7 @@ impl Nodes for Volatile {
     }
 }
 
-/// A tree, by where the link to its root is.
+/// A tree, by the address of the link to its root.
 pub(super) struct Tree<'a, N> {
     pub nodes: &'a mut N,
     pub root: u64,
@@ -153,7 +153,7 @@ impl<N: Nodes> Tree<'_, N> {
         self.balance(node)
     }
 
-    /// Sees to it that no red node has a red parent, after `node` became red.
+    /// Restores the rule that no red node has a red parent, after `node` became red.
     fn balance(&mut self, mut node: u64) -> Result<(), N::Error> {
         loop {
             let parent = self.parent(node)?;
@@ -234,7 +234,7 @@ impl<N: Nodes> Tree<'_, N> {
 mod tests {
     use super::*;
 
-    /// Black nodes on every way down, of a tree that is one.
+    /// Counts the black nodes on each path down. Panics if the tree breaks a rule.
     fn black_height(nodes: &mut Volatile, node: u64, parent: u64, keys: &mut Vec<u64>) -> u32 {
         if node == 0 {
             return 1;

@@ -1,5 +1,5 @@
-//! The work that every store is given, and how it is timed: what `tools/peers/driver.h` does
-//! for the others, for what is in durable memory.
+//! The work of every store, and its timing. `tools/peers/driver.h` does the same for the stores
+//! that are C programs.
 
 use super::ground::{Durable, Session};
 use crate::error::{Error, Result};
@@ -10,20 +10,20 @@ use serde::Deserialize;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// How much of it.
+/// The amount of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Load {
     /// Bytes of each value: 8 at least.
     pub value_bytes: usize,
     /// Threads, each with entries of its own.
     pub threads: usize,
-    /// Entries of each that are always there.
+    /// Entries of each thread that are always there.
     pub live: u64,
-    /// Entries that each inserts, and as many that it deletes.
+    /// Entries that each thread inserts, and then deletes.
     pub operations: u64,
 }
 
-/// One kind of call. The names are those of what the peers print.
+/// Times of one kind of call. The names are those in the output of the peers.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct Calls {
     /// Microseconds of a call.
@@ -48,12 +48,12 @@ pub(super) struct Found {
     pub insert: Calls,
     /// Deletes alone.
     pub delete: Calls,
-    /// Both, by the clock on the wall.
+    /// Inserts and deletes together, by elapsed time.
     pub update: Calls,
 }
 
 impl Found {
-    /// The better of two runs, in each figure.
+    /// Returns the better figures of two runs.
     pub(super) fn or_better(self, other: Self) -> Self {
         Self {
             insert: self.insert.or_better(other.insert),
@@ -65,11 +65,11 @@ impl Found {
 
 /// A store of entries in durable memory; each call is a transaction.
 pub(super) trait Entries<P: Pmem + Clone>: Sync {
-    /// Whether there is such an entry.
+    /// Returns whether there is an entry of this key.
     fn has(&self, session: &mut Session<P>, key: u64) -> Result<bool>;
-    /// Inserts an entry. `false`: there is one of this key.
+    /// Inserts an entry. Returns `false` if the key has one already.
     fn insert(&self, session: &mut Session<P>, key: u64, value: &[u8]) -> Result<bool>;
-    /// Deletes an entry. `false`: there is none.
+    /// Deletes an entry. Returns `false` if there is none.
     fn delete(&self, session: &mut Session<P>, key: u64) -> Result<bool>;
 }
 
@@ -89,7 +89,7 @@ pub(super) fn key_of(thread: usize, n: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Has as many threads as `load` says work on a store.
+/// Runs the threads of a load on a store.
 pub(super) fn run<P: Pmem + Clone>(
     store: &Durable<P>,
     entries: &impl Entries<P>,

@@ -6,13 +6,13 @@ use crate::{images, stats};
 use medium::{MediumError, Pmem, Rule};
 use std::time::Instant;
 
-/// As large as the file that engines read and overwrite.
+/// Bytes of the region: as large as the file that engines read and overwrite.
 const REGION_BYTES: u64 = 4 << 20;
 
 /// Batches of each kind.
 const BATCHES: usize = 200;
 
-/// One sentence: the cost of the primitives on memory like the engines'.
+/// Returns a sentence with the cost of the primitives on memory like the engines'.
 pub(super) fn measure() -> Result<String> {
     let pm = images::flushing_memory(REGION_BYTES)?;
     let mut random = fastrand::Rng::with_seed(2);

@@ -100,10 +100,10 @@ impl Cell for Row {
 pub struct Report {
     /// Every operation on every target.
     pub rows: Vec<Row>,
-    /// Where and when.
+    /// The machine and the date of the run.
     #[serde(skip)]
     pub machine: Machine,
-    /// How it was measured, one sentence each.
+    /// The conditions, one sentence each.
     #[serde(skip)]
     pub notes: Vec<String>,
     /// The goals for which the run has the targets.
@@ -159,7 +159,7 @@ pub(crate) fn medians(dir: &Path, rounds: u32) -> Result<Vec<(&'static str, f64)
     Ok(median.collect())
 }
 
-/// One thing that is measured.
+/// A measured engine or directory.
 struct Target {
     name: String,
     kind: Kind,

@@ -48,7 +48,7 @@ pub struct Options {
     pub with_passthrough: bool,
     /// Files in the tree that is unpacked.
     pub files: u32,
-    /// How often each workload runs, each time on a server of its own.
+    /// Number of runs of each workload, each time on a server of its own.
     pub repeats: u32,
 }
 
@@ -65,13 +65,13 @@ impl Default for Options {
     }
 }
 
-/// Where client and servers run.
+/// The CPUs of client and servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cpus {
-    /// All on the same one.
+    /// One CPU for all of them.
     One,
-    /// Wherever the kernel puts them.
+    /// Any CPU, by choice of the kernel.
     Any,
 }
 
@@ -91,7 +91,7 @@ pub struct Row {
     pub target: String,
     /// The workload.
     pub workload: String,
-    /// Where it ran.
+    /// The CPUs of client and server.
     pub cpus: Cpus,
     /// Seconds of one run, or of one operation: the median of the repeats.
     pub seconds: f64,
@@ -121,10 +121,10 @@ impl Cell for Row {
 pub struct Report {
     /// Every workload on every mount.
     pub rows: Vec<Row>,
-    /// Where and when.
+    /// The machine and the date of the run.
     #[serde(skip)]
     pub machine: Machine,
-    /// How it was measured, one sentence each.
+    /// The conditions, one sentence each.
     #[serde(skip)]
     pub notes: Vec<String>,
 }

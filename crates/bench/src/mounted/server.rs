@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 /// Size of the images: room for the source tree, several times over.
 const IMAGE_BYTES: u64 = 1 << 30;
 
-/// How long a server may take to mount, or to end.
+/// The longest time in which a server mounts, or ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where Debian's libfuse3-dev has the sources of its examples.
+/// Directory of the example sources in Debian's libfuse3-dev.
 const EXAMPLES: &str = "/usr/share/doc/libfuse3-dev/examples";
 
 /// The features that libfuse's build finds on Linux and its examples need.
@@ -52,7 +52,7 @@ impl Served {
 pub(crate) struct Server {
     child: Child,
     mount_point: PathBuf,
-    /// Where to work: below the mount point.
+    /// The directory to work in: below the mount point.
     pub dir: PathBuf,
 }
 

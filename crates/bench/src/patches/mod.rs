@@ -1,5 +1,6 @@
 //! The effect of the patch optimisations: patches, undo data and CPU time of ext2 with
-//! soft updates, beside Figure 2.10 of the dissertation.
+//! soft updates, beside Figure 2.10 of the dissertation. The figure is of ext2, so that this
+//! module uses that engine directly and not the list of engines.
 //!
 //! Everything happens in this process, on a device of memory: what differs between two
 //! columns is the patch graph. Each workload runs with none, with hard patches, with
@@ -67,10 +68,10 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// In the order of the figure.
+    /// All workloads, in the order of the figure.
     pub const ALL: [Self; 4] = [Self::Untar, Self::Delete, Self::PostMark, Self::Andrew];
 
-    /// As in the figure.
+    /// The name in the figure.
     pub fn name(self) -> &'static str {
         match self {
             Self::Untar => "untar",
@@ -81,7 +82,7 @@ impl Workload {
     }
 }
 
-/// How the cache is set up.
+/// Settings of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Optimisations {
     /// Soft updates, with these.
@@ -144,7 +145,7 @@ fn column_name(which: Optimised) -> &'static str {
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {
-    /// By workload, then by optimisations.
+    /// One row for each workload and set of optimisations.
     pub rows: Vec<Row>,
     /// The conditions.
     #[serde(skip)]
@@ -388,7 +389,7 @@ fn judge(none: &Row, both: &Row) -> Vec<String> {
     goals
 }
 
-/// How to read the table.
+/// Notes for readers of the table.
 pub(crate) const NOTES: &str = "\
 ext2 with soft updates in this process; CPU time of the calls and of the write-back to
 memory; patch memory: all that was ever allocated, frees not counted; written twice:

@@ -97,7 +97,7 @@ impl Mounted {
     /// Runs a workload and a sync.
     ///
     /// # Errors
-    /// Of the workload.
+    /// If the workload fails.
     pub(super) fn measure(
         &self,
         work: impl FnOnce(&dyn FileSystem) -> vfs::Result<()>,

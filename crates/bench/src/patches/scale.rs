@@ -57,29 +57,30 @@ impl Default for Options {
     }
 }
 
-/// One size.
+/// Times of one number of dirty blocks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// Dirty blocks.
     pub dirty_blocks: u32,
     /// Nanoseconds of CPU time to make a patch with one before; the median run.
     pub create_ns: f64,
-    /// To merge a change into a patch.
+    /// Nanoseconds of CPU time to merge a change into a patch.
     pub merge_ns: f64,
-    /// To choose a block, write it to memory and commit it.
+    /// Nanoseconds of CPU time to choose a block, write it to memory and commit it.
     pub write_ns: f64,
-    /// To find a random block in a hash table and change it, without a graph.
+    /// Nanoseconds of CPU time to find a random block in a hash table and change it, without a
+    /// graph.
     pub touch_ns: f64,
 }
 
-/// Not the graph's.
+/// The column of the work without a graph.
 const TOUCH: &str = "touch a block without a graph";
 
 /// The measurements and the machine. As JSON, the rows.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Report {
-    /// By size.
+    /// One row for each size.
     pub rows: Vec<Row>,
     /// The conditions.
     #[serde(skip)]
@@ -279,7 +280,8 @@ impl Report {
         }
     }
 
-    /// How much slower the largest cache is, for each operation.
+    /// Returns a line for each operation: its time with the largest cache in that with the
+    /// smallest.
     pub fn goals(&self) -> Vec<String> {
         let (Some(least), Some(most)) = (self.rows.first(), self.rows.last()) else {
             return Vec::new();
@@ -336,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_timed_is_what_the_graph_did() {
+    fn the_timed_calls_make_merge_and_write_patches() {
         let mut bed = Bed::new(101).unwrap();
         bed.make(0, 101).unwrap();
         let stats = bed.cache.stats();

@@ -155,12 +155,12 @@ impl PostMark {
         files * (self.max_bytes as u64 + 16_384) + (64 << 20)
     }
 
-    /// Inodes that it takes at most, with some to spare.
+    /// Upper bound of the inodes in use, with some to spare.
     pub(super) fn inodes(&self) -> u32 {
         self.files + self.transactions + 100
     }
 
-    /// Runs it; what it made is gone in the end.
+    /// Runs PostMark. Its files are deleted at the end.
     pub(super) fn run(self, fs: &dyn FileSystem) -> Result<()> {
         let noise = vec![b'm'; self.max_bytes];
         let mut mail = Mail {

@@ -80,7 +80,7 @@ impl Work {
         }
     }
 
-    /// One operation; the `i`-th.
+    /// Runs the `i`-th operation.
     fn once(self, surface: &mut dyn Surface, i: usize, buf: &mut [u8; BLOCK]) -> Result<()> {
         const NAME: &CStr = c"file";
         let off = i as u64 % FILE_BLOCKS * BLOCK as u64;
@@ -103,7 +103,7 @@ pub struct Row {
     pub target: String,
     /// The work of each thread.
     pub op: &'static str,
-    /// How many threads.
+    /// Number of threads.
     pub threads: usize,
     /// Operations per second of all threads together, in the best slice.
     pub ops_per_second: f64,
@@ -130,7 +130,7 @@ impl Cell for Row {
 pub struct Report {
     /// Every work, target and number of threads.
     pub rows: Vec<Row>,
-    /// Where and when.
+    /// The machine and the date of the run.
     #[serde(skip)]
     pub machine: Machine,
 }
@@ -183,7 +183,7 @@ fn thread_counts(most: usize) -> Vec<usize> {
     counts
 }
 
-/// One file system, with a place to work for each thread.
+/// One file system, with a directory for each thread.
 struct Target {
     name: String,
     surfaces: Vec<Box<dyn Surface + Send>>,
@@ -264,7 +264,7 @@ fn slice(surfaces: &mut [Box<dyn Surface + Send>], work: Work) -> Result<f64> {
     Ok((threads * SLICE) as f64 / seconds.max(1e-9))
 }
 
-/// How to read the table.
+/// Notes for readers of the table.
 pub(crate) const NOTES: &str = "\
 Operations per second of all threads together in the best slice, each thread on its own
 CPU, in its own directory and file (4 MiB); x: ratio to one thread. Engines in this process over flushed

@@ -37,7 +37,7 @@ pub const MOUNT_GOAL_MS: f64 = 1000.0;
 pub struct Options {
     /// Size of the image in bytes.
     pub image_bytes: u64,
-    /// How many files.
+    /// Number of files.
     pub files: u64,
     /// Bytes of each file.
     pub file_bytes: usize,
@@ -78,7 +78,7 @@ pub struct Report {
     pub flushed_mount_ms: f64,
     /// Bytes resident beyond the mapping, program included, mounted and idle.
     pub resident_bytes: u64,
-    /// Of these, bytes that the mount added.
+    /// Resident bytes that the mount added.
     pub mount_added_bytes: u64,
     /// Bytes more for each inode that the kernel or a program refers to.
     pub per_inode_bytes: f64,

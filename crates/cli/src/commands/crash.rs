@@ -104,10 +104,10 @@ struct Test {
     /// are not durable) or lines (a prefix of the stores to each cache line)
     #[arg(long, value_name = "MODEL", default_value_t = PersistModel::Words, value_parser = listed::<PersistModel>(PersistModel::ALL))]
     model: PersistModel,
-    /// When a cache of blocks writes back, once or several times: sync (by a sync at the end), each (a wave
-    /// after each call), ones, twos or waves (one, two or all that can go at a time, then a
-    /// sync), any1 (after each call and at the end, a few blocks drawn from all that can go); by
-    /// default all of them
+    /// When a cache of blocks writes back, once or several times: sync (by a sync at the end),
+    /// each (a wave after each call), ones, twos or waves (one, two or all that can go at a time,
+    /// then a sync), any1 (after each call and at the end, a few blocks drawn from all that can
+    /// go); by default all of them
     #[arg(long = "schedule", value_name = "SCHEDULE", value_parser = listed::<Schedule>(Schedule::ALL))]
     schedules: Vec<Schedule>,
     /// Further crashes inside the recovery: 0, 1 or 2

@@ -1,4 +1,4 @@
-//! `selvedge info`: what an image holds, or who has it.
+//! `selvedge info`: the description of an image, or of the mount that uses it.
 
 use crate::failure::{Failure, Outcome};
 use crate::mount::{facts, table};

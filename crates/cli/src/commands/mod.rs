@@ -1,4 +1,4 @@
-//! One module per command: its arguments and what it does.
+//! The commands: one module for each, with its arguments and its work.
 
 pub(crate) mod bench;
 pub(crate) mod completions;

@@ -94,8 +94,8 @@ impl Args {
 }
 
 /// Has the server make everything durable, and asks whether all was well since the mount:
-/// nobody else receives the errors that it finds at its end. A server that serves others only is not
-/// asked. `ENOTCONN`: it has ended.
+/// nobody else receives the errors that it finds at its end. A server that serves others only is
+/// not asked. `ENOTCONN`: it has ended.
 fn sync(dir: &Path) -> Result<(), Errno> {
     match super::sync::make_durable(dir) {
         Err(e @ (Errno::IO | Errno::NOSPC | Errno::NOTCONN)) => Err(e),

@@ -25,10 +25,10 @@ pub(crate) fn power(is_cut: bool) -> &'static str {
 /// A JSON object: the server and its image, see [`server::about`](super::server::about).
 pub(crate) const SERVER: &str = "selvedge.server";
 
-/// How many calls failed with `EIO`, as a decimal number.
+/// Number of calls that failed with `EIO`, as a decimal number.
 pub(crate) const IO_ERRORS: &str = "selvedge.io_errors";
 
-/// How many calls of a mount failed with `EIO`; at least 1 if it answers nothing else.
+/// Number of calls of a mount that failed with `EIO`; at least 1 if the answer is not a number.
 pub(crate) fn io_errors(dir: &Path) -> u64 {
     let mut value = [0; 20];
     match getxattr(dir, IO_ERRORS, &mut value[..]) {

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn values() {
+    fn options_with_values_are_parsed() {
         let options = parse("fsname=a=b,threads=3,offset=1M").unwrap();
         assert_eq!(options.fsname.as_deref(), Some("a=b"));
         assert_eq!(options.threads, Some(3));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_wrong_option() {
         let unknown = parse("ro,nodelalloc").unwrap_err();
         assert_eq!(unknown, "mount option 'nodelalloc' is unknown");
         assert!(parse("threads=0").is_err());

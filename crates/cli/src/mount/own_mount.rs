@@ -12,27 +12,27 @@ use std::path::Path;
 #[derive(Debug, Clone)]
 pub(crate) struct OwnMount {
     unmounter: Unmounter,
-    /// `None` if the table does not have it: then the directory is trusted.
+    /// The entry in the table of mounts. `None` if it has none: then the directory is trusted.
     entry: Option<Entry>,
 }
 
 /// The result of an unmount.
 pub(crate) enum Unmounted {
-    /// Nobody has it any more: the server's connection ends.
+    /// The file system is mounted nowhere and not in use: the connection of the server ends.
     Everywhere,
-    /// It is not on its directory any more, but in use.
+    /// The file system is still mounted or in use.
     Not(Why),
 }
 
-/// Why a mount goes on.
+/// The reason why a file system is still mounted or in use.
 pub(crate) enum Why {
-    /// It was unmounted here, and is still this.
+    /// It was unmounted from its directory now, and is still mounted or in use elsewhere.
     Also(Rest),
-    /// Files are open, or somebody's working directory is inside.
+    /// Files are open, or the working directory of a process is inside.
     Busy,
     /// Another file system is mounted over it.
     Covered,
-    /// It was taken from its directory before, and is still this.
+    /// It was unmounted from its directory before, and is still mounted or in use elsewhere.
     Gone(Rest),
 }
 
@@ -54,7 +54,7 @@ impl OwnMount {
         Self { unmounter, entry }
     }
 
-    /// Where it was mounted.
+    /// The directory of the mount.
     pub(crate) fn dir(&self) -> &Path {
         self.unmounter.dir()
     }

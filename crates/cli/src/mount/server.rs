@@ -14,7 +14,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a server may take to end after its mount is gone.
+/// Longest time in which a server ends after its unmount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The name of our program, as the kernel shows it.

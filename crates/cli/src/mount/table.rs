@@ -15,7 +15,7 @@ pub(crate) const OURS: &str = "fuse.selvedge";
 pub(crate) struct Entry {
     /// The device number of its file system, as `0:35`: the same in every mount of it.
     pub device: String,
-    /// Where it is mounted.
+    /// The mount point.
     pub dir: PathBuf,
     /// Its type, such as `fuse.selvedge`.
     pub fs_type: String,

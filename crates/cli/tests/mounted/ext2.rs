@@ -70,7 +70,7 @@ fn an_image_goes_through_all_modes() {
 }
 
 #[test]
-fn what_was_fsynced_survives_a_killed_server() {
+fn fsynced_files_survive_a_killed_server() {
     for mode in &MODES[1..] {
         let place = image(&["--journal"]);
         let mut server = place.serve(&["-o", &format!("mode={mode}")]);
@@ -117,7 +117,7 @@ fn reads_as_replayed(place: &Place, fsynced: &Path) {
 
 /// As `fsck -a` does at boot, before the mount of fstab(5).
 #[test]
-fn what_a_crash_leaves_does_not_stop_a_boot() {
+fn the_fsck_of_a_boot_accepts_an_image_after_a_crash() {
     for mode in ["softupdates", "journal"] {
         let place = image(&["--journal"]);
         let options = format!("mode={mode},commit=3600");
@@ -156,7 +156,7 @@ fn what_a_crash_leaves_does_not_stop_a_boot() {
 }
 
 #[test]
-fn what_was_synced_survives_a_killed_server() {
+fn synced_files_survive_a_killed_server() {
     let place = image(&[]);
     let mut server = place.serve(&["-o", "commit=3600"]);
     let dir = place.dir().join("dir");

@@ -53,7 +53,7 @@ fn survives(mode: &str, after: &str, worst: Verdict) {
 }
 
 #[test]
-fn what_an_fsync_covered_survives_a_cut_at_any_flush_block_or_call() {
+fn fsynced_files_survive_a_power_cut_at_any_flush_block_or_call() {
     let cuts = [
         "after=1",
         "after=40",

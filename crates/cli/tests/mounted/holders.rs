@@ -268,7 +268,7 @@ fn processes_are_searched_only_if_somebody_has_a_lock() {
 }
 
 #[test]
-fn who_locks_an_image_is_named() {
+fn errors_name_the_process_that_locks_an_image() {
     let place = Place::with_image();
     let mount = |expected: &str| {
         let said = stderr(&run(32, &["mount", place.image_str(), place.dir_str()]));

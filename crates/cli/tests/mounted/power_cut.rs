@@ -50,7 +50,7 @@ fn check(place: &Place, returned: usize) {
 }
 
 #[test]
-fn what_had_returned_survives_a_cut_at_any_fence_store_or_call() {
+fn returned_calls_survive_a_power_cut_at_any_fence_store_or_call() {
     let cuts = [
         ("after=1", "words"),
         ("after=100", "words"),

@@ -73,7 +73,7 @@ fn a_mount_in_another_namespace_is_not_waited_for() {
         .stdout(Stdio::piped())
         .spawn();
     let mut other = other.unwrap();
-    // It has its own namespace when it speaks.
+    // The shell prints a byte once it has a mount namespace of its own.
     std::io::Read::read(&mut other.stdout.take().unwrap(), &mut [0]).unwrap();
     let other = Server::from(other);
     let said = umount(&place.dir());

@@ -1,9 +1,9 @@
-//! Options that engines have for a command. The command line takes those of all engines; the
-//! engine that is chosen then parses its own.
+//! Options of engines for a command. The command line takes the options of all engines. The
+//! chosen engine then parses its own.
 //!
 //! # Guarantees
-//! - Engines need not know each other's options. An option that two of them have stands once
-//!   on the command line, with the text of both.
+//! - The options of engines are independent. An option of two engines stands once on the
+//!   command line, with the text of both.
 //! - An option of another engine is an error that names its owners.
 
 use crate::values::listed_values;
@@ -22,7 +22,7 @@ pub struct Given {
     pub name: String,
     /// Its value, if it takes one.
     pub value: Option<OsString>,
-    /// How the user wrote it, with its value, for messages.
+    /// The option and its value as the user wrote them, for messages.
     pub as_written: String,
 }
 
