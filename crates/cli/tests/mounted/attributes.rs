@@ -1,6 +1,6 @@
 //! Extended attributes that are the super-user's.
 
-use crate::fixture::{Place, on_each_engine, run};
+use crate::fixture::{Fixture, on_each_engine, run};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use rustix::process::Uid;
@@ -37,7 +37,7 @@ fn trusted_attributes_are_listed_to_the_super_user_only() {
 }
 
 /// Replaces `old`, which the image has once, by `new`.
-fn replace(place: &Place, old: &[u8], new: &[u8]) {
+fn replace(place: &Fixture, old: &[u8], new: &[u8]) {
     let mut image = fs::read(place.image()).unwrap();
     let mut windows = image.windows(old.len());
     let at = windows.position(|window| window == old).unwrap();
@@ -54,7 +54,7 @@ fn attributes_with_invalid_names_can_be_read_and_removed_by_the_super_user() {
         ("bpfs", "alien.name", Errno::OPNOTSUPP),
         ("ext2", "user.", Errno::INVAL),
     ] {
-        let place = Place::new();
+        let place = Fixture::new();
         let image = place.image_str();
         run(0, &["mkfs", "--type", engine, "--size", "16M", image]);
         let path = &place.dir().join("file");

@@ -1,6 +1,6 @@
 //! Names, arguments, exit codes.
 
-use crate::fixture::{Place, finish, run, selvedge, stderr, stdout};
+use crate::fixture::{Fixture, finish, run, selvedge, stderr, stdout};
 use mnemosyne::memory::{DirectoryOptions, DurableMemory, Layout, Options};
 use mnemosyne::tx::Stop;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::{Command, Stdio};
 
 /// The program under another name.
-fn called(place: &Place, name: &str) -> Command {
+fn called(place: &Fixture, name: &str) -> Command {
     let link = place.path(name);
     if !link.exists() {
         symlink(env!("CARGO_BIN_EXE_selvedge"), &link).unwrap();
@@ -20,7 +20,7 @@ fn called(place: &Place, name: &str) -> Command {
 
 #[test]
 fn the_names_that_mount_and_fsck_and_mkfs_look_for() {
-    let place = Place::new();
+    let place = Fixture::new();
     let file = File::create(place.image()).unwrap();
     file.set_len(4 << 20).unwrap();
     for mkfs in ["mkfs.bpfs", "mkfs.selvedge"] {
@@ -60,7 +60,7 @@ fn the_names_that_mount_and_fsck_and_mkfs_look_for() {
 
 #[test]
 fn mount_options_that_are_unknown_are_named() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mount = |code, args: &[&str]| {
         let first = ["mount", place.image_str(), place.dir_str()];
         run(code, &[&first, args].concat())
@@ -80,7 +80,7 @@ fn mount_options_that_are_unknown_are_named() {
 
 #[test]
 fn mounts_that_fail_exit_with_32_and_leave_no_server() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let missing = run(32, &["mount", "/no/such/image", place.dir_str()]);
     assert!(
         stderr(&missing).contains("/no/such/image"),
@@ -108,7 +108,7 @@ fn mounts_that_fail_exit_with_32_and_leave_no_server() {
 
 #[test]
 fn mkfs_does_not_overwrite_what_it_knows() {
-    let place = Place::new();
+    let place = Fixture::new();
     let file = File::create(place.image()).unwrap();
     file.set_len(4 << 20).unwrap();
     file.write_all_at(&[0x53, 0xef], 0x438).unwrap();
@@ -131,7 +131,7 @@ fn mkfs_does_not_overwrite_what_it_knows() {
 
 #[test]
 fn mkfs_loses_nothing_and_leaves_nothing_when_it_fails() {
-    let place = Place::new();
+    let place = Fixture::new();
     let file = File::create(place.image()).unwrap();
     file.write_all_at(b"a letter", 0).unwrap();
     file.set_len(4 << 20).unwrap();
@@ -152,7 +152,7 @@ fn mkfs_loses_nothing_and_leaves_nothing_when_it_fails() {
 
 #[test]
 fn a_preallocated_image_takes_its_space_at_once() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mkfs = ["mkfs", "--size", "8M", place.image_str()];
     run(0, &[&mkfs[..], &["--preallocate"]].concat());
     let taken = || fs::metadata(place.image()).unwrap().blocks() * 512;
@@ -181,7 +181,7 @@ fn options_that_would_do_nothing_are_refused() {
 
 #[test]
 fn fsck_exits_as_its_manual_says() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     run(16, &["fsck"]);
     run(16, &["fsck", "--repair-everything", place.image_str()]);
     run(8, &["fsck", "/no/such/image"]);
@@ -206,7 +206,7 @@ fn fsck_exits_as_its_manual_says() {
 
 #[test]
 fn fsck_waits_for_an_image_that_is_being_released() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let server = File::open(place.image()).unwrap();
     server.lock().unwrap();
     let mut fsck = selvedge()
@@ -220,7 +220,7 @@ fn fsck_waits_for_an_image_that_is_being_released() {
 
 #[test]
 fn info_describes_the_image() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let json = run(0, &["info", "--json", place.image_str()]);
     let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
     assert_eq!(json["type"], "bpfs");
@@ -238,7 +238,7 @@ fn info_describes_the_image() {
 
 #[test]
 fn info_tells_what_is_in_force_while_an_image_is_mounted() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let unmounted = stdout(&run(0, &["info", place.image_str()]));
     assert!(
         unmounted.contains("a mount would use process"),
@@ -283,7 +283,7 @@ fn info_tells_what_is_in_force_while_an_image_is_mounted() {
 
 #[test]
 fn dump_shows_an_inode_by_number_and_by_path() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     fs::create_dir(place.dir().join("d")).unwrap();
     fs::write(place.dir().join("d/file"), [1; 10_000]).unwrap();
@@ -562,7 +562,7 @@ fn completions_and_manual_pages() {
         let script = stdout(&run(0, &["completions", shell]));
         assert!(script.contains("simulate-power-cut"), "{shell}");
     }
-    let place = Place::new();
+    let place = Fixture::new();
     let man = place.path("man");
     finish(0, selvedge().arg("manpages").arg(&man));
     let promises = fs::read_to_string(man.join("selvedge-guarantees.8")).unwrap();
@@ -592,7 +592,7 @@ fn completions_and_manual_pages() {
 
 #[test]
 fn manual_pages_list_the_values_of_options() {
-    let place = Place::new();
+    let place = Fixture::new();
     let man = place.path("man");
     finish(0, selvedge().arg("manpages").arg(&man));
     for (page, synopsis, values) in [

@@ -1,6 +1,6 @@
 //! Servers whose directory shows another mount than theirs: signals unmount what is their own.
 
-use crate::fixture::{Place, finish, run};
+use crate::fixture::{Fixture, finish, run};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ impl Drop for Cover {
     }
 }
 
-fn second_image(place: &Place) -> PathBuf {
+fn second_image(place: &Fixture) -> PathBuf {
     let image = place.path("second");
     run(0, &["mkfs", "--size", "16M", image.to_str().unwrap()]);
     image
@@ -38,7 +38,7 @@ fn second_image(place: &Place) -> PathBuf {
 #[test]
 fn a_signal_leaves_the_mount_that_covers_the_servers_own() {
     for engine in ["bpfs", "ext2"] {
-        let place = Place::new();
+        let place = Fixture::new();
         let image = place.image_str();
         run(0, &["mkfs", "--type", engine, "--size", "16M", image]);
         let mut server = place.serve(&[]);
@@ -59,7 +59,7 @@ fn a_signal_leaves_the_mount_that_covers_the_servers_own() {
 
 #[test]
 fn a_signal_after_a_lazy_unmount_leaves_the_next_mount_there() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     let mut open = File::create(place.dir().join("open")).unwrap();
     run(0, &["umount", "--lazy", place.dir_str()]);

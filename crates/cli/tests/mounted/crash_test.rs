@@ -1,6 +1,6 @@
 //! The explorer of crash states from the command line.
 
-use crate::fixture::{Place, run, stderr, stdout};
+use crate::fixture::{Fixture, run, stderr, stdout};
 use oracle::script::generate::Tree;
 use std::fs;
 
@@ -45,7 +45,7 @@ fn crash_test_reports_in_json() {
 
 #[test]
 fn crash_test_explores_a_script_of_the_users() {
-    let place = Place::new();
+    let place = Fixture::new();
     let script = place.path("script");
     fs::write(&script, "mkdir d 755\ncreate d/f 644 # a file\nfsync d/f\n").unwrap();
     let script = script.to_str().unwrap();
@@ -113,7 +113,7 @@ fn crash_test_explores_durable_memory() {
 
 #[test]
 fn a_drawing_labels_blocks_by_the_paths_of_their_files() {
-    let place = Place::new();
+    let place = Fixture::new();
     let script = place.path("script");
     let calls = "mkdir d 755\ncreate d/f 644\nwrite d/f 0 5000 1\n";
     fs::write(&script, calls).unwrap();

@@ -1,6 +1,6 @@
 //! ext2: its modes and stacks, what fsync keeps, foreign images, wrong requests.
 
-use crate::fixture::{Place, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, finish, run, selvedge, stderr, stdout, wait_for};
 use ext2::fsck::{Verdict, verdict};
 use rustix::fs::statvfs;
 use rustix::io::Errno;
@@ -18,20 +18,20 @@ const MODES: [&str; 5] = [
     "journal",
 ];
 
-fn image(options: &[&str]) -> Place {
-    let place = Place::new();
+fn image(options: &[&str]) -> Fixture {
+    let place = Fixture::new();
     let mkfs = ["mkfs", "--type", "ext2", "--size", "16M", place.image_str()];
     run(0, &[&mkfs, options].concat());
     place
 }
 
-fn info(place: &Place) -> Value {
+fn info(place: &Fixture) -> Value {
     let json = run(0, &["info", "--json", place.image_str()]);
     serde_json::from_str(&stdout(&json)).unwrap()
 }
 
 /// The message of a refused `mount`.
-fn refusal(place: &Place, args: &[&str]) -> String {
+fn refusal(place: &Fixture, args: &[&str]) -> String {
     let mount = ["mount", place.image_str(), place.dir_str()];
     let refused = run(32, &[&mount, args].concat());
     assert!(!place.is_mounted());
@@ -105,7 +105,7 @@ fn fsynced_files_survive_a_killed_server() {
 }
 
 /// A journal is replayed in memory for those who only read.
-fn reads_as_replayed(place: &Place, fsynced: &Path) {
+fn reads_as_replayed(place: &Fixture, fsynced: &Path) {
     let before = fs::read(place.image()).unwrap();
     let checked = run(0, &["fsck", "-n", place.image_str()]);
     assert!(stdout(&checked).contains("replayed by the next mount"));
@@ -262,7 +262,7 @@ fn an_image_inside_an_image() {
 struct ReadOnlyLoop(String);
 
 impl ReadOnlyLoop {
-    fn new(place: &Place) -> Self {
+    fn new(place: &Fixture) -> Self {
         let mut losetup = Command::new("losetup");
         losetup
             .args(["--find", "--show", "--read-only"])
@@ -298,7 +298,7 @@ fn a_read_only_device_says_so_and_shows_what_its_journal_has() {
 
 #[test]
 fn block_sizes_that_help_are_named() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mkfs = ["mkfs", "--type", "ext2", "--size", "16M", "-b", "3000"];
     let refused = stderr(&run(2, &[&mkfs[..], &[place.image_str()]].concat()));
     assert!(refused.contains("1024, 2048 or 4096"), "{refused}");
@@ -373,7 +373,7 @@ fn a_check_that_finds_nothing_clears_the_mark_of_errors() {
         finish(0, &mut debugfs);
     };
     debugfs("ssv state 3");
-    let marked = |place: &Place| {
+    let marked = |place: &Fixture| {
         let device =
             medium::block::MemoryDevice::from_bytes(1024, fs::read(place.image()).unwrap());
         ext2::probe(&device).unwrap().errors
@@ -392,12 +392,12 @@ fn a_check_that_finds_nothing_clears_the_mark_of_errors() {
 
 #[test]
 fn a_check_that_finds_nothing_clears_the_mark_of_an_unclean_unmount() {
-    let clean = |place: &Place| {
+    let clean = |place: &Fixture| {
         let image = fs::read(place.image()).unwrap();
         let device = medium::block::MemoryDevice::from_bytes(1024, image);
         ext2::probe(&device).unwrap().clean
     };
-    let mount_and_kill = |place: &Place, mode: &str, name: Option<&str>| {
+    let mount_and_kill = |place: &Fixture, mode: &str, name: Option<&str>| {
         let mut server = place.serve(&["-o", &format!("mode={mode},commit=3600")]);
         // Waits until the file system is open.
         fs::metadata(place.dir()).unwrap();
@@ -530,7 +530,7 @@ fn images_of_mke2fs() {
         &["-b", "4096", "-j", "-J", "size=4"],
     ];
     for options in images {
-        let place = Place::new();
+        let place = Fixture::new();
         let mke2fs = |options: &[&str]| {
             let mut mke2fs = Command::new("mke2fs");
             mke2fs.args(["-q", "-F", "-t", "ext2"]).args(options);

@@ -1,6 +1,6 @@
 //! Mounts of ext2 whose power is cut, in each mode that promises something.
 
-use crate::fixture::{Place, finish, run, selvedge, stderr};
+use crate::fixture::{Fixture, finish, run, selvedge, stderr};
 use ext2::fsck::{Verdict, verdict};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ fn contents(i: usize) -> String {
 
 /// Loses the power at `after`, and checks what is left.
 fn survives(mode: &str, after: &str, worst: Verdict) {
-    let place = Place::new();
+    let place = Fixture::new();
     let image = place.image_str();
     run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
     let spec = format!("--simulate-power-cut={after},seed=5");
@@ -71,7 +71,7 @@ fn fsynced_files_survive_a_power_cut_at_any_flush_block_or_call() {
 
 #[test]
 fn a_model_of_memory_is_refused() {
-    let place = Place::new();
+    let place = Fixture::new();
     let image = place.image_str();
     run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
     let mut mount = selvedge();

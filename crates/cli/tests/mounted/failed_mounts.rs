@@ -1,11 +1,11 @@
 //! Mounts that fail leave the image as it was.
 
-use crate::fixture::{Place, finish, run, selvedge, stderr};
+use crate::fixture::{Fixture, finish, run, selvedge, stderr};
 use std::fs;
 use std::process::Command;
 
 /// Mounts in vain, and compares.
-fn leaves_no_trace(place: &Place, mut mount: Command, why: &str) {
+fn leaves_no_trace(place: &Fixture, mut mount: Command, why: &str) {
     let before = fs::read(place.image()).unwrap();
     let said = stderr(&finish(32, &mut mount));
     assert!(said.contains(why), "{mount:?}: {said}");
@@ -14,7 +14,7 @@ fn leaves_no_trace(place: &Place, mut mount: Command, why: &str) {
     assert!(before == after, "{mount:?} changed the image");
 }
 
-fn mount(place: &Place, dir: &str, args: &[&str]) -> Command {
+fn mount(place: &Fixture, dir: &str, args: &[&str]) -> Command {
     let mut mount = selvedge();
     mount.args(["mount", place.image_str(), dir]).args(args);
     mount
@@ -23,13 +23,13 @@ fn mount(place: &Place, dir: &str, args: &[&str]) -> Command {
 #[test]
 fn a_mount_that_is_refused_changes_no_byte() {
     let ext2 = || {
-        let place = Place::new();
+        let place = Fixture::new();
         let image = place.image_str();
         run(0, &["mkfs", "--type", "ext2", "--size", "32M", image]);
         place
     };
     for (place, args) in [
-        (Place::with_image(), &[][..]),
+        (Fixture::with_image(), &[][..]),
         (ext2(), &[]),
         (ext2(), &["-o", "mode=journal"]),
     ] {
@@ -56,12 +56,12 @@ fn a_mount_that_is_refused_changes_no_byte() {
 #[test]
 fn a_journal_that_cannot_be_made_changes_no_byte() {
     let image = |options: &[&str]| {
-        let place = Place::new();
+        let place = Fixture::new();
         let first = ["mkfs", "--type", "ext2", place.image_str()];
         run(0, &[&first, options].concat());
         place
     };
-    let journal = |place: &Place, why: &str| {
+    let journal = |place: &Fixture, why: &str| {
         for mode in ["journal", "journal-ordered", "journal-metadata"] {
             let mount = mount(place, place.dir_str(), &["-o", &format!("mode={mode}")]);
             leaves_no_trace(place, mount, why);

@@ -53,11 +53,11 @@ pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// A directory with an image and a mount point in it.
-pub(crate) struct Place {
+pub(crate) struct Fixture {
     scratch: TempDir,
 }
 
-impl Place {
+impl Fixture {
     /// An empty one.
     pub(crate) fn new() -> Self {
         let place = Self {
@@ -159,7 +159,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Fixture {
     fn drop(&mut self) {
         while self.is_mounted() {
             let lazy = selvedge()
@@ -249,7 +249,7 @@ pub(crate) fn on_engines(engines: &[&str], test: impl Fn(&Path)) {
 /// As [`on_engines`], with these mount options.
 pub(crate) fn on_mounts(engines: &[&str], options: &str, test: impl Fn(&Path)) {
     for &engine in engines {
-        let place = Place::with_image();
+        let place = Fixture::with_image();
         if engine == "ext2" {
             // Of these blocks the largest files are as large as the tests want.
             let ext2 = ["--force", "--type", "ext2", "--block-size", "4096"];

@@ -1,7 +1,7 @@
 //! Images that somebody else uses: the kernel, by a loop device, or a process, by a lock.
 //! Needs loop devices, and fails without.
 
-use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use rustix::fs::{major, minor};
 use std::fs;
 use std::io::Read;
@@ -16,7 +16,7 @@ struct Loop {
 }
 
 impl Loop {
-    fn over(place: &Place) -> Self {
+    fn over(place: &Fixture) -> Self {
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show"]).arg(place.image());
         let device = stdout(&finish(0, &mut losetup));
@@ -52,15 +52,15 @@ impl Drop for Loop {
     }
 }
 
-fn ext2() -> Place {
-    let place = Place::new();
+fn ext2() -> Fixture {
+    let place = Fixture::new();
     let image = place.image_str();
     run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
     place
 }
 
 /// Exits with `code`, says all of `words`, and changes nothing.
-fn refused(place: &Place, code: i32, args: &[&str], words: &[&str]) {
+fn refused(place: &Fixture, code: i32, args: &[&str], words: &[&str]) {
     let before = fs::read(place.image()).unwrap();
     let said = stderr(&run(code, args));
     for word in words {
@@ -71,7 +71,7 @@ fn refused(place: &Place, code: i32, args: &[&str], words: &[&str]) {
 
 #[test]
 fn an_image_behind_a_loop_device_is_not_written() {
-    let (place, bpfs) = (ext2(), Place::with_image());
+    let (place, bpfs) = (ext2(), Fixture::with_image());
     for place in [&place, &bpfs] {
         let image = place.image_str();
         let shown = Loop::over(place);
@@ -118,7 +118,7 @@ fn mkfs_with_force_overwrites_an_image_behind_an_idle_loop_device() {
 
 #[test]
 fn a_loop_device_over_an_image_that_a_server_has_is_refused() {
-    for place in [ext2(), Place::with_image()] {
+    for place in [ext2(), Fixture::with_image()] {
         let server = place.serve(&[]);
         let other = place.path("other");
         fs::create_dir(&other).unwrap();
@@ -147,7 +147,7 @@ fn a_loop_device_over_an_image_that_a_server_has_is_refused() {
 
 #[test]
 fn a_pipe_is_not_an_image() {
-    let place = Place::new();
+    let place = Fixture::new();
     finish(0, Command::new("mkfifo").arg(place.image()));
     for args in [
         &["mount", place.image_str(), place.dir_str()][..],
@@ -162,7 +162,7 @@ fn a_pipe_is_not_an_image() {
 }
 
 /// A process of another user that locks the image, which it may only read.
-fn locker(place: &Place, how: &str) -> Server {
+fn locker(place: &Fixture, how: &str) -> Server {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.args(["flock", "--no-fork", how]).arg(place.image());
@@ -178,7 +178,7 @@ fn locks(command: &mut Command) -> Server {
     process.into()
 }
 
-fn other_dir(place: &Place) -> &'static str {
+fn other_dir(place: &Fixture) -> &'static str {
     let other = place.path("other");
     fs::create_dir(&other).unwrap();
     other.to_str().unwrap().to_owned().leak()
@@ -186,7 +186,7 @@ fn other_dir(place: &Place) -> &'static str {
 
 #[test]
 fn a_reader_without_rights_does_not_stop_the_super_user() {
-    for place in [ext2(), Place::with_image()] {
+    for place in [ext2(), Fixture::with_image()] {
         let _reader = locker(&place, "--shared");
         let server = place.serve(&[]);
         fs::write(place.dir().join("file"), "text").unwrap();
@@ -209,7 +209,7 @@ fn a_reader_without_rights_does_not_stop_the_super_user() {
 
 #[test]
 fn umount_returns_after_the_end_of_the_server() {
-    for place in [ext2(), Place::with_image()] {
+    for place in [ext2(), Fixture::with_image()] {
         let mut server = place.serve(&["-o", "fsname=name"]);
         fs::write(place.dir().join("file"), vec![1; 8 << 20]).unwrap();
         place.umount();
@@ -220,7 +220,7 @@ fn umount_returns_after_the_end_of_the_server() {
 
 #[test]
 fn umount_does_not_wait_for_locks_of_others() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let other = place.path("other");
     fs::write(&other, "").unwrap();
     let mut flock = Command::new("flock");
@@ -245,7 +245,7 @@ const BESIDE_A_LIAR: &str = r#"mount --bind "$1" /proc/$$/fdinfo; shift; "$@"; e
 
 #[test]
 fn processes_are_searched_only_if_somebody_has_a_lock() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let (stat, liar) = (fs::metadata(place.image()).unwrap(), place.path("liar"));
     let (dev, ino) = (stat.dev(), stat.ino());
     let id = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
@@ -269,7 +269,7 @@ fn processes_are_searched_only_if_somebody_has_a_lock() {
 
 #[test]
 fn errors_name_the_process_that_locks_an_image() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mount = |expected: &str| {
         let said = stderr(&run(32, &["mount", place.image_str(), place.dir_str()]));
         assert!(said.contains(expected), "{expected}: {said}");

@@ -1,7 +1,7 @@
 //! The kernel between a program and the server: requests that it splits, caches
 //! that it answers from, inodes that it drops.
 
-use crate::fixture::{ENGINES, Place, finish, on_each_engine, on_mounts, stderr, stdout};
+use crate::fixture::{ENGINES, Fixture, finish, on_each_engine, on_mounts, stderr, stdout};
 use rustix::fs::{AtFlags, CWD, Dir, OFlags, Timespec, Timestamps, utimensat};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 /// Compiles `calls.c`.
-fn calls(place: &Place) -> PathBuf {
+fn calls(place: &Fixture) -> PathBuf {
     let program = place.path("calls");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mounted/calls.c");
     let mut gcc = Command::new("gcc");
@@ -22,7 +22,7 @@ fn calls(place: &Place) -> PathBuf {
 /// system would be gone before.
 #[test]
 fn a_write_that_begins_inside_a_page_is_one_call() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let writes = [
         (8192, 100),
         (1, 70_001),
@@ -48,7 +48,7 @@ fn a_write_that_begins_inside_a_page_is_one_call() {
 
 #[test]
 fn mappings_and_descriptors_see_the_same() {
-    let tools = Place::new();
+    let tools = Fixture::new();
     let calls = calls(&tools);
     on_each_engine(|dir| {
         let path = dir.join("file");
@@ -144,7 +144,7 @@ fn o_noatime_leaves_the_access_time_of_a_listed_directory_alone() {
 #[test]
 fn a_file_handle_outlives_the_mount() {
     for engine in ["bpfs", "ext2"] {
-        let place = Place::with_image();
+        let place = Fixture::with_image();
         if engine == "ext2" {
             let ext2 = ["mkfs", "--force", "--type", "ext2", place.image_str()];
             crate::fixture::run(0, &ext2);

@@ -1,6 +1,6 @@
 //! Files whose names the server chooses, in a directory that others can write to.
 
-use crate::fixture::{Place, Server, finish, run, selvedge, stderr, wait_for};
+use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, wait_for};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::process::Command;
 const SECRET: &str = "for root's eyes";
 
 /// An ext2 image, and a file that the server must leave alone.
-fn place_with_secret() -> Place {
-    let place = Place::new();
+fn place_with_secret() -> Fixture {
+    let place = Fixture::new();
     let image = place.image_str();
     run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
     fs::write(place.path("secret"), SECRET).unwrap();
@@ -21,7 +21,7 @@ fn is_private(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|made| made.is_file() && made.mode() & 0o7777 == 0o600)
 }
 
-fn check_secret(place: &Place) {
+fn check_secret(place: &Fixture) {
     assert_eq!(fs::read_to_string(place.path("secret")).unwrap(), SECRET);
 }
 
@@ -30,7 +30,7 @@ fn fifo(path: &Path) {
 }
 
 /// A server that loses its power at SIGUSR1.
-fn serve(place: &Place) -> Server {
+fn serve(place: &Fixture) -> Server {
     place.serve(&["--simulate-power-cut=seed=1"])
 }
 

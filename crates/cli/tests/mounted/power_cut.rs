@@ -1,6 +1,6 @@
 //! Mounts whose power is cut.
 
-use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,18 +10,18 @@ use std::process::Command;
 
 /// Writes numbered files until the file system is gone; returns how many calls that made
 /// one had returned.
-fn write_until_the_end(place: &Place) -> usize {
+fn write_until_the_end(place: &Fixture) -> usize {
     let write = |i: usize| fs::write(place.dir().join(i.to_string()), contents(i));
     (0..).take_while(|i| write(*i).is_ok()).count()
 }
 
 /// Whether the power is gone.
-fn is_dark(place: &Place) -> bool {
+fn is_dark(place: &Fixture) -> bool {
     fs::read_dir(place.dir()).is_ok_and(|mut dir| matches!(dir.next(), Some(Err(_))))
 }
 
 /// Unmounts what has no power any more, which ends its server.
-fn end(place: &Place, server: &mut Server) {
+fn end(place: &Fixture, server: &mut Server) {
     assert!(place.is_mounted());
     place.umount();
     assert_eq!(server.wait(), Some(0));
@@ -31,7 +31,7 @@ fn contents(i: usize) -> String {
     format!("{i} ").repeat(i * 37 % 5_000)
 }
 
-fn check(place: &Place, returned: usize) {
+fn check(place: &Fixture, returned: usize) {
     place.fsck();
     place.mount(&[]);
     for i in 0..returned {
@@ -62,7 +62,7 @@ fn returned_calls_survive_a_power_cut_at_any_fence_store_or_call() {
         ("after-calls=150", "lines"),
     ];
     for (after, model) in cuts {
-        let place = Place::with_image();
+        let place = Fixture::with_image();
         let report = place.path("report");
         let spec = format!(
             "--simulate-power-cut={after},seed=7,model={model},report={}",
@@ -84,7 +84,7 @@ fn returned_calls_survive_a_power_cut_at_any_fence_store_or_call() {
 fn the_nth_call_is_cut_within_or_at_its_end() {
     let (mut old, mut new) = (0, 0);
     for seed in 0..10 {
-        let place = Place::with_image();
+        let place = Fixture::with_image();
         let spec = format!("--simulate-power-cut=after-calls=9,seed={seed}");
         let mut server = place.serve(&[&spec]);
         let returned = write_until_the_end(&place);
@@ -110,7 +110,7 @@ fn the_nth_call_is_cut_within_or_at_its_end() {
 fn a_write_drops_the_set_id_bits_in_the_same_step() {
     let (mut old, mut new) = (0, 0);
     for after in 1..12 {
-        let place = Place::with_image();
+        let place = Fixture::with_image();
         place.mount(&[]);
         let path = place.dir().join("program");
         fs::write(&path, "old").unwrap();
@@ -147,7 +147,7 @@ fn a_write_drops_the_set_id_bits_in_the_same_step() {
 
 #[test]
 fn a_report_of_a_server_in_the_background_lies_where_it_was_asked_for() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mount = |code, spec: &str| {
         let spec = format!("--simulate-power-cut={spec}");
         let args = ["mount", place.image_str(), place.dir_str(), &spec];
@@ -176,7 +176,7 @@ fn a_report_of_a_server_in_the_background_lies_where_it_was_asked_for() {
 /// All that can be done by path, and what the kernel may have kept.
 #[test]
 fn everything_fails_from_the_cut_to_the_unmount() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let below = place.dir().join("below");
     fs::write(&below, "of the directory below").unwrap();
     let mut server = place.serve(&["--simulate-power-cut=seed=1"]);
@@ -217,7 +217,7 @@ fn everything_fails_from_the_cut_to_the_unmount() {
 
 #[test]
 fn a_signal_cuts_the_power_of_a_mount_in_the_background() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&["--simulate-power-cut", "--seed", "3"]);
     fs::write(place.dir().join("0"), contents(0)).unwrap();
     let busy = run(8, &["fsck", place.image_str()]);

@@ -1,6 +1,6 @@
 //! Images that cannot be written, with work that a crash left to be done.
 
-use crate::fixture::{Place, run, stdout};
+use crate::fixture::{Fixture, run, stdout};
 use bpfs::{Bpfs, MkfsOptions, MountOptions, mkfs, recover};
 use medium::{CutAfter, MemoryPmem, Overlay, PersistModel, Pmem, PowerCut};
 use std::fs;
@@ -41,7 +41,7 @@ fn a_read_only_mount_replays_the_redo_log_in_memory() {
     let mut images = cuts.map_while(|(n, seed)| cut_at(n, seed));
     let image = images.find(|image| needs_recovery(image));
     let image = image.expect("some cut leaves a record in the log");
-    let place = Place::new();
+    let place = Fixture::new();
     fs::write(place.image(), &image).unwrap();
     let info = stdout(&run(0, &["info", "--json", place.image_str()]));
     let info: serde_json::Value = serde_json::from_str(&info).unwrap();

@@ -1,6 +1,6 @@
 //! The server's life and death.
 
-use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_killed_server_loses_nothing_that_had_returned() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     for i in 0..200 {
         let dir = place.dir().join(format!("d{}", i % 7));
@@ -49,7 +49,7 @@ fn a_killed_server_loses_nothing_that_had_returned() {
 
 #[test]
 fn a_second_writer_is_told_who_has_the_image() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let server = place.serve(&[]);
     let other = place.path("other");
     fs::create_dir(&other).unwrap();
@@ -64,7 +64,7 @@ fn a_second_writer_is_told_who_has_the_image() {
 
 #[test]
 fn a_read_only_mount_changes_no_byte() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     fs::write(place.dir().join("file"), "text").unwrap();
     place.umount();
@@ -83,7 +83,7 @@ fn a_read_only_mount_changes_no_byte() {
 
 #[test]
 fn a_mount_can_become_read_only() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     let remount = |options| run(0, &["mount", "none", place.dir_str(), "-o", options]);
     // As mount(8) asks for it.
@@ -95,7 +95,7 @@ fn a_mount_can_become_read_only() {
 
 #[test]
 fn a_remount_refuses_what_it_cannot_change() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&["-o", "mode=at,threads=2,durability=msync"]);
     let remount = |code, options: &str| {
         let options = format!("remount,{options}");
@@ -121,7 +121,7 @@ fn a_remount_refuses_what_it_cannot_change() {
 
 #[test]
 fn umount_tells_that_the_file_system_failed() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&["--durability", "msync"]);
     fs::write(place.dir().join("file"), "text").unwrap();
     let image = File::options().write(true).open(place.image()).unwrap();
@@ -135,7 +135,7 @@ fn umount_tells_that_the_file_system_failed() {
 
 #[test]
 fn sigusr1_does_not_end_a_server_that_simulates_nothing() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let server = place.serve(&[]);
     server.signal("USR1");
     fs::write(place.dir().join("file"), "text").unwrap();
@@ -145,7 +145,7 @@ fn sigusr1_does_not_end_a_server_that_simulates_nothing() {
 
 #[test]
 fn a_log_that_cannot_be_written_is_named() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mount = ["mount", place.image_str(), place.dir_str()];
     let refused = run(32, &[&mount[..], &["--log", "/no/such/dir/log"]].concat());
     let said = stderr(&refused);
@@ -156,7 +156,7 @@ fn a_log_that_cannot_be_written_is_named() {
 /// The kernel notifies the server, which cannot stop: that is not an error of either.
 #[test]
 fn an_interrupted_client_is_not_an_error() {
-    let place = Place::new();
+    let place = Fixture::new();
     let image = place.image_str();
     run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
     let log = place.path("log");
@@ -185,7 +185,7 @@ fn an_interrupted_client_is_not_an_error() {
 
 #[test]
 fn a_mount_helper_prints_nothing_on_success() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let helper = place.path("mount.fuse.selvedge");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_selvedge"), &helper).unwrap();
     for (flags, is_quiet) in [(&["-o", "rw"][..], true), (&["-v"], false)] {
@@ -200,7 +200,7 @@ fn a_mount_helper_prints_nothing_on_success() {
 
 #[test]
 fn a_read_only_mount_says_nothing_of_tearing_and_drawings() {
-    let place = Place::new();
+    let place = Fixture::new();
     let image = place.image_str();
     run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
     for (options, is_told) in [("rw", true), ("ro", false)] {
@@ -220,7 +220,7 @@ fn a_read_only_mount_says_nothing_of_tearing_and_drawings() {
 
 #[test]
 fn sigterm_unmounts() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     fs::write(place.dir().join("file"), "text").unwrap();
     server.signal("TERM");
@@ -246,7 +246,7 @@ fn sigterm_unmounts() {
 /// On memory so slow that the recovery does not end by itself.
 #[test]
 fn a_signal_during_the_recovery_ends_the_mount() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     fs::write(place.dir().join("file"), "text").unwrap();
     let orphan = File::create(place.dir().join("orphan")).unwrap();
@@ -271,7 +271,7 @@ fn a_signal_during_the_recovery_ends_the_mount() {
 /// store anything. That server must not unmount the next mount there.
 #[test]
 fn a_signal_during_the_close_unmounts_nothing_else() {
-    let (outer, inner) = (Place::with_image(), Place::new());
+    let (outer, inner) = (Fixture::with_image(), Fixture::new());
     let outer_server = outer.serve(&[]);
     let image = outer.dir().join("image");
     let mkfs = ["mkfs", "--type", "ext2", "--size", "8M"];
@@ -315,7 +315,7 @@ fn a_signal_during_the_close_unmounts_nothing_else() {
 
 #[test]
 fn a_mount_in_use_is_not_unmounted() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     let open = File::create(place.dir().join("file")).unwrap();
     let refused = run(1, &["umount", place.dir_str()]);
@@ -335,7 +335,7 @@ fn a_mount_in_use_is_not_unmounted() {
 
 #[test]
 fn a_mount_says_which_crashes_the_data_survives() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let first = ["mount", place.image_str(), place.dir_str()];
     let said = run(0, &[&first[..], &["--durability", "process"]].concat());
     assert!(
@@ -374,7 +374,7 @@ fn a_limit_to_the_length_of_files_is_an_error_and_does_not_kill() {
         shell
     };
     for engine in ["bpfs", "ext2"] {
-        let place = Place::new();
+        let place = Fixture::new();
         let mkfs = ["mkfs", "--type", engine, "--size", "16M", place.image_str()];
         let refused = stderr(&finish(1, &mut limited(&mkfs)));
         assert!(refused.contains("File too large"), "{refused}");
@@ -406,7 +406,7 @@ fn a_limit_to_the_length_of_files_is_an_error_and_does_not_kill() {
 #[test]
 fn a_full_standard_output_or_error_does_not_decide() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut mount = selvedge();
     mount.args(["mount", place.image_str(), place.dir_str()]);
     let said = mount.stdout(full()).status().unwrap();
@@ -420,7 +420,7 @@ fn a_full_standard_output_or_error_does_not_decide() {
 
 #[test]
 fn a_device_that_is_read_only_says_so() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut losetup = Command::new("losetup");
     losetup.args(["--find", "--show", "--read-only"]);
     let device = stdout(&finish(0, losetup.arg(place.image())));

@@ -1,6 +1,6 @@
 //! Unmounting what is mounted elsewhere, too, or has failed.
 
-use crate::fixture::{Place, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 struct Bound(PathBuf);
 
 impl Bound {
-    fn new(place: &Place) -> Self {
+    fn new(place: &Fixture) -> Self {
         let bound = Self(place.path("bound"));
         fs::create_dir(&bound.0).unwrap();
         let mut mount = Command::new("mount");
@@ -36,7 +36,7 @@ fn umount(dir: &Path) -> String {
 #[test]
 fn a_bind_mount_and_its_origin_are_unmounted_one_by_one() {
     for origin_first in [true, false] {
-        let place = Place::with_image();
+        let place = Fixture::with_image();
         place.mount(&[]);
         let bound = Bound::new(&place);
         let (first, second) = match origin_first {
@@ -63,7 +63,7 @@ const ONLY_THIS_MOUNT: &str = r#"
 
 #[test]
 fn a_mount_in_another_namespace_is_not_waited_for() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     let other = Command::new("unshare")
         .args(["--mount", "--propagation", "private"])
@@ -86,7 +86,7 @@ fn a_mount_in_another_namespace_is_not_waited_for() {
 
 #[test]
 fn sigterm_ends_a_server_that_is_mounted_twice() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     let bound = Bound::new(&place);
     fs::write(bound.0.join("file"), "text").unwrap();
@@ -99,7 +99,7 @@ fn sigterm_ends_a_server_that_is_mounted_twice() {
 
 #[test]
 fn sigterm_ends_a_server_that_is_mounted_elsewhere_only() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     let bound = Bound::new(&place);
     umount(&place.dir());
@@ -113,7 +113,7 @@ fn sigterm_ends_a_server_that_is_mounted_elsewhere_only() {
 
 #[test]
 fn umount_does_not_wait_for_another_image_of_the_same_name() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     fs::write(place.dir().join("file"), "old").unwrap();
     let next = place.path("next");
@@ -130,7 +130,7 @@ fn umount_does_not_wait_for_another_image_of_the_same_name() {
 
 #[test]
 fn umount_names_a_mount_inside() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     let inside = place.dir().join("inside");
     fs::create_dir(&inside).unwrap();
@@ -156,7 +156,7 @@ fn umount_fails_if_the_image_was_cut_short() {
         ext2("mode=journal"),
     ] {
         for write in [true, false] {
-            let place = Place::new();
+            let place = Fixture::new();
             run(
                 0,
                 &["mkfs", "-t", args[1], "--size", "32M", place.image_str()],
@@ -189,7 +189,7 @@ fn umount_fails_if_the_image_was_cut_short() {
 
 #[test]
 fn sync_says_that_the_mount_failed() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     place.mount(&[]);
     let image = File::options().write(true).open(place.image()).unwrap();
     image.set_len(0).unwrap();
@@ -200,7 +200,7 @@ fn sync_says_that_the_mount_failed() {
 
 #[test]
 fn umount_says_that_the_server_had_died() {
-    let place = Place::with_image();
+    let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     fs::write(place.dir().join("file"), "text").unwrap();
     server.signal("KILL");

@@ -1,6 +1,6 @@
 //! Mounts of users without the super-user's rights, through `fusermount3`.
 
-use crate::fixture::{Place, finish, run};
+use crate::fixture::{Fixture, finish, run};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ const AS_NOBODY: &str = r#"
 #[test]
 fn a_path_may_hold_any_character_that_separates_options() {
     for name in ["image", "a,b.img", r"a\b.img", r"ro,c\,d e.img", r"f\"] {
-        let place = Place::new();
+        let place = Fixture::new();
         let image: PathBuf = place.path(name);
         run(0, &["mkfs", "--size", "64M", image.to_str().unwrap()]);
         // The root of the file system belongs to its maker.
