@@ -55,7 +55,10 @@ impl Node {
         match self.kind() {
             Some(FileType::Regular | FileType::Directory) => true,
             Some(FileType::Symlink) => !self.is_inline(block_bytes),
-            _ => false,
+            None
+            | Some(
+                FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice,
+            ) => false,
         }
     }
 
@@ -135,7 +138,11 @@ fn inherited(of_directory: u32, kind: FileType) -> u32 {
     let handed = match kind {
         FileType::Directory => file | InodeFlags::DIRSYNC,
         FileType::Regular => file,
-        _ => any,
+        FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharDevice
+        | FileType::BlockDevice => any,
     };
     of_directory & handed.bits()
 }

@@ -187,7 +187,11 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
             FileType::Directory => self.size_of_directory(inode, &mut walk),
             FileType::Symlink if !inline => self.long_target(inode, &walk),
             FileType::Regular => self.size_of_regular(inode, &walk),
-            _ => {}
+            FileType::Symlink
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharDevice
+            | FileType::BlockDevice => {}
         }
         self.sectors(inode, &walk, u64::from(acl != 0));
         if let Some(blocks) = walk.directory {

@@ -32,7 +32,9 @@ fn cover(patch: &Patch, change: Change<'_>) -> Cover {
         }
         // Flips of other bits of these bytes may be older, and do not wait for each other.
         (Undo::Bits { .. }, Change::Bytes { .. }) => false,
-        _ => patch.at() <= from && from + len <= patch.end(),
+        (Undo::Empty | Undo::Hard | Undo::Small(_) | Undo::Saved(_), _) => {
+            patch.at() <= from && from + len <= patch.end()
+        }
     };
     if whole { Cover::Whole } else { Cover::Part }
 }
@@ -238,7 +240,7 @@ impl Graph {
             let waited_for = patch.seen == search;
             let cover = match patch.state {
                 State::Pending => cover(patch, change),
-                _ => Cover::Not,
+                State::Free | State::Issued | State::Moved => Cover::Not,
             };
             if cover != Cover::Not && !waited_for && !found.contains(&at) {
                 found.push(at);
@@ -306,7 +308,10 @@ impl Graph {
             (Change::Bytes { .. }, Undo::Bits { .. }) => {
                 at <= patch.at() && patch.end() <= at + len
             }
-            _ => true,
+            (Change::Flip { .. }, Undo::Empty | Undo::Hard | Undo::Bits { .. })
+            | (Change::Bytes { .. }, Undo::Empty | Undo::Hard | Undo::Small(_) | Undo::Saved(_)) => {
+                true
+            }
         }
     }
 
@@ -357,7 +362,9 @@ impl Graph {
                 *touched |= mask;
             }
             (Undo::Small(_) | Undo::Saved(_), _) if same_extent => {}
-            _ => self.save_more(b, target, from, to),
+            (Undo::Bits { .. }, Change::Bytes { .. }) | (Undo::Small(_) | Undo::Saved(_), _) => {
+                self.save_more(b, target, from, to);
+            }
         }
     }
 

@@ -333,7 +333,15 @@ pub(super) fn device<K: Kind>(
     match (K::BUILD, below.into_iter().next()) {
         (Build::Device(build), None) => build(layer, image),
         (Build::OnDevice(build), Some(below)) => build(layer, below, image),
-        _ => unreachable!("the reader checks what stands on what"),
+        (
+            Build::Device(_)
+            | Build::OnDevice(_)
+            | Build::OnDevices(_)
+            | Build::OnStore(_)
+            | Build::OrderedOnOrdered(_)
+            | Build::OnOrdered(_),
+            _,
+        ) => unreachable!("the reader checks what stands on what"),
     }
 }
 
@@ -357,6 +365,14 @@ pub(super) fn store<K: Kind>(
             Build::OnStore(build) | Build::OrderedOnOrdered(build) | Build::OnOrdered(build),
             Some(below),
         ) => build(layer, below, assembly),
-        _ => unreachable!("the reader checks what stands on what"),
+        (
+            Build::Device(_)
+            | Build::OnDevice(_)
+            | Build::OnDevices(_)
+            | Build::OnStore(_)
+            | Build::OrderedOnOrdered(_)
+            | Build::OnOrdered(_),
+            _,
+        ) => unreachable!("the reader checks what stands on what"),
     }
 }

@@ -309,7 +309,14 @@ fn devices_of_log(
                 disk.options.offset_bytes = 0;
                 list.push(disk.into());
             }
-            _ => {}
+            // The log fills its file.
+            Layer::PartitionLayer(_) => {}
+            // No layer of a device.
+            Layer::TraceLayer(_)
+            | Layer::AsyncLayer(_)
+            | Layer::JournalLayer(_)
+            | Layer::VerifyLayer(_)
+            | Layer::CacheLayer(_) => {}
         }
     }
     let log = devices(&list, &[], image)?.into_iter().next();

@@ -71,7 +71,12 @@ impl Mode {
                 journal::Mode::Ordered => Self::JournalOrdered,
                 journal::Mode::Full => Self::Journal,
             }),
-            _ => None,
+            Layer::TraceLayer(_)
+            | Layer::VerifyLayer(_)
+            | Layer::CacheLayer(_)
+            | Layer::DelayLayer(_)
+            | Layer::PartitionLayer(_)
+            | Layer::DiskLayer(_) => None,
         }
     }
 }
