@@ -1,6 +1,6 @@
 //! Inodes: their fields, numbers and sizes.
 
-use super::{Bench, Outcome, Subject, Suite, ensure, no_space};
+use super::{Bench, Outcome, Subject, Suite, ensure, is_no_space};
 use crate::{Format, FormatError, InodeChange, NewInode};
 use std::collections::HashSet;
 use vfs::{Attr, Errno, FileType, Timestamp};
@@ -148,13 +148,13 @@ pub(super) fn run_out<S: Subject>(suite: &Suite<'_, S>) -> Outcome {
             "there are more inodes than are free"
         );
     };
-    ensure!(no_space(&failed), "without free inodes: {failed:?}");
+    ensure!(is_no_space(&failed), "without free inodes: {failed:?}");
     ensure!(
         bench.free()?.1 == 0,
         "no inode can be made, and some count as free"
     );
     ensure!(
-        no_space(&bench.make(FileType::Regular)),
+        is_no_space(&bench.make(FileType::Regular)),
         "an inode was free after a failure"
     );
     for ino in made {

@@ -292,6 +292,6 @@ impl<S: Subject> Bench<S> {
 }
 
 /// Whether a step found no room.
-fn no_space<T>(result: &crate::Result<T>) -> bool {
+fn is_no_space<T>(result: &crate::Result<T>) -> bool {
     matches!(result, Err(FormatError::NoSpace))
 }

@@ -1,6 +1,6 @@
 //! Free blocks: steps without room, and the reserved blocks.
 
-use super::{Bench, Outcome, Subject, Suite, Wrong, ensure, no_space};
+use super::{Bench, Outcome, Subject, Suite, Wrong, ensure, is_no_space};
 use crate::{Format, InodeChange};
 use vfs::{FileType, Ino, Timestamp};
 
@@ -16,7 +16,7 @@ fn fill<S: Subject>(bench: &Bench<S>) -> Result<Vec<Ino>, Wrong> {
             let written = bench.write(ino, index, index as u8);
             if let Err(error) = written {
                 ensure!(
-                    no_space::<()>(&Err(error.clone())),
+                    is_no_space::<()>(&Err(error.clone())),
                     "a write without room: {error}"
                 );
                 let after = state(bench, &files)?;
@@ -123,7 +123,7 @@ fn names_until_full<S: Subject>(bench: &Bench<S>, ino: Ino) -> Result<usize, Wro
             .steps(|op| format.add_name(op, root, name.as_bytes(), ino, FileType::Regular, &[]));
         if let Err(error) = added {
             ensure!(
-                no_space::<()>(&Err(error.clone())),
+                is_no_space::<()>(&Err(error.clone())),
                 "a name without room: {error}"
             );
             ensure!(

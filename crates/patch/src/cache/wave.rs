@@ -270,11 +270,11 @@ impl Shared {
         // Small waves, so that operations that wait for room can continue between them.
         let most = self.options.wave.min(self.options.dirty_limit / 4).max(1);
         // Blocks that other threads make dirty must not prolong this loop for ever.
-        while self.any_pending(&all) && self.wave(Want::Anything, most)? >= most {}
+        while self.is_any_pending(&all) && self.wave(Want::Anything, most)? >= most {}
         self.sync(&all)
     }
 
-    fn any_pending(&self, ids: &[PatchId]) -> bool {
+    fn is_any_pending(&self, ids: &[PatchId]) -> bool {
         let core = self.core.lock();
         ids.iter().any(|id| core.graph.is_pending(*id))
     }

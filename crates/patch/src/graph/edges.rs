@@ -1,7 +1,7 @@
 //! Edges between patches, and the counts that depend on them (P4).
 
 use super::parts::{Edge, NONE, State};
-use super::{Graph, MOST_LEVELS, same_block};
+use super::{Graph, MOST_LEVELS, is_same_block};
 use crate::{PatchId, Rule};
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ impl Graph {
             &self.patches[after as usize],
             &self.patches[before as usize],
         );
-        let same = same_block(a, b);
+        let same = is_same_block(a, b);
         if same && b.state == State::Issued {
             return; // the block is written again only after that write has ended
         }
@@ -103,7 +103,7 @@ impl Graph {
             self.edges[index as usize].after(),
             self.edges[index as usize].before,
         );
-        if same_block(
+        if is_same_block(
             &self.patches[after as usize],
             &self.patches[before as usize],
         ) {
@@ -145,7 +145,10 @@ impl Graph {
             &self.patches[after as usize],
             &self.patches[before as usize],
         );
-        b.state == State::Pending && !b.is_empty() && (a.live || !a.is_empty()) && !same_block(a, b)
+        b.state == State::Pending
+            && !b.is_empty()
+            && (a.live || !a.is_empty())
+            && !is_same_block(a, b)
     }
 
     /// Counts a new edge in `external`. If it makes an empty before live, also counts the edges

@@ -274,7 +274,7 @@ impl Graph {
     fn overlap_target(&mut self, b: BlockSlot, change: Change<'_>, befores: &Slots) -> Option<u32> {
         let overlaps = self.overlaps(b, change);
         if let [only] = overlaps[..]
-            && self.fits(only, change)
+            && self.can_include(only, change)
             && self.may_join(only, &overlaps, befores)
         {
             return Some(only);
@@ -298,7 +298,7 @@ impl Graph {
     /// Whether the undo data of `target` can include the change. Bytes and flips join each
     /// other only if the bytes cover the flips' word: otherwise the wider undo data would
     /// include newer changes of the rest of the word.
-    fn fits(&self, target: u32, change: Change<'_>) -> bool {
+    fn can_include(&self, target: u32, change: Change<'_>) -> bool {
         let patch = &self.patches[target as usize];
         let (at, len) = extent(change);
         match (change, &patch.undo) {

@@ -484,7 +484,7 @@ impl Graph {
     }
 }
 
-fn same_block(a: &Patch, b: &Patch) -> bool {
+fn is_same_block(a: &Patch, b: &Patch) -> bool {
     a.block == b.block && a.block.0 != NONE
 }
 

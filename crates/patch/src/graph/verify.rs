@@ -1,7 +1,7 @@
 //! Checks of the graph's invariants, and readiness by search instead of by counts.
 
 use super::parts::{NONE, State, Undo};
-use super::{BlockSlot, Graph, same_block};
+use super::{BlockSlot, Graph, is_same_block};
 use std::collections::HashSet;
 
 impl Graph {
@@ -63,7 +63,7 @@ impl Graph {
             if !matches!(before.state, State::Pending | State::Issued) {
                 return Err(format!("P4: {id:?} waits for a patch that is freed"));
             }
-            if same_block(patch, before) {
+            if is_same_block(patch, before) {
                 same += 1;
             } else {
                 foreign += 1;
@@ -90,14 +90,14 @@ impl Graph {
                 return Err(format!("P5: {id:?} should have committed"));
             }
         }
-        if patch.is_hard() && patch.state == State::Pending && self.heads_cycle(slot) {
+        if patch.is_hard() && patch.state == State::Pending && self.is_head_of_cycle(slot) {
             return Err(format!("P3: {id:?} is hard and heads a block-level cycle"));
         }
         Ok(())
     }
 
     /// Whether a chain leads from a patch off its block and back to a pending patch on it.
-    fn heads_cycle(&self, head: u32) -> bool {
+    fn is_head_of_cycle(&self, head: u32) -> bool {
         let block = self.patches[head as usize].block;
         let mut seen = HashSet::new();
         let mut todo: Vec<u32> = self.befores(head).map(|e| e.before).collect();
@@ -198,7 +198,7 @@ impl Graph {
             if seen.insert(slot) {
                 let here = &self.patches[slot as usize];
                 let within = self.befores(slot).map(|e| e.before);
-                todo.extend(within.filter(|&b| same_block(here, &self.patches[b as usize])));
+                todo.extend(within.filter(|&b| is_same_block(here, &self.patches[b as usize])));
             }
         }
         false

@@ -2,7 +2,7 @@
 //! (P2, P5).
 
 use super::parts::{BlockSlot, NONE, Patch, State, Undo};
-use super::{Graph, flip, same_block};
+use super::{Graph, flip, is_same_block};
 use crate::PatchId;
 use crate::seeded::{Bug, hit};
 use medium::block::Buffer;
@@ -61,7 +61,7 @@ impl Graph {
         while edge != NONE {
             let next = self.edges[edge as usize].next_after;
             let after = self.edges[edge as usize].after();
-            if same_block(&self.patches[after as usize], &self.patches[slot as usize]) {
+            if is_same_block(&self.patches[after as usize], &self.patches[slot as usize]) {
                 // One write includes both.
                 self.patches[after as usize].unmet_same -= 1;
                 self.unlink(edge);

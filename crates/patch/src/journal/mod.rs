@@ -160,7 +160,7 @@ type Guard<'a> = MutexGuard<'a, State>;
 
 impl State {
     /// Whether only reservations of operations under way take room in the log.
-    fn only_reserved(&self) -> bool {
+    fn is_only_reserved(&self) -> bool {
         self.running.is_empty() && self.running.open > 0 && self.log.committed.is_empty()
     }
 }
@@ -294,7 +294,7 @@ impl Shared {
             }),
             changed: Condvar::new(),
         };
-        let fits = |blocks: &u32| shared.fits(*blocks as usize, capacity);
+        let fits = |blocks: &u32| shared.has_room_for(*blocks as usize, capacity);
         shared.max_op_blocks = (0..=capacity).rev().find(fits).unwrap_or(0);
         if shared.max_op_blocks == 0 {
             return Err(JournalError::Superblock {
@@ -312,7 +312,7 @@ impl Shared {
 
     /// Whether a transaction of `blocks` home blocks fits `free` blocks of the log and the
     /// cache. The cache holds its blocks, its operations' reservations and its copies.
-    fn fits(&self, blocks: usize, free: u32) -> bool {
+    fn has_room_for(&self, blocks: usize, free: u32) -> bool {
         let need = self.log_blocks(blocks);
         need <= u64::from(free) && 3 * need <= u64::from(self.home.max_op_blocks())
     }
@@ -342,12 +342,12 @@ impl Shared {
             // A transaction of several operations takes at most a quarter of the log. The new
             // operation's reservation, a worst case, does not count here. Otherwise a commit
             // would often write blocks that the next operation changes again.
-            let large = !self.fits(wanted - blocks, (state.log.capacity() / 4).max(1));
+            let large = !self.has_room_for(wanted - blocks, (state.log.capacity() / 4).max(1));
             if !running.is_empty() && (large || self.home.is_crowded()) {
                 self.commit(&mut state)?;
-            } else if self.fits(wanted, state.log.free()) {
+            } else if self.has_room_for(wanted, state.log.free()) {
                 break;
-            } else if state.only_reserved() {
+            } else if state.is_only_reserved() {
                 // No commit frees this room: it is reserved for the operations under way.
                 self.changed.wait(&mut state);
             } else {

@@ -41,10 +41,10 @@ fn standing(kind: &About) -> String {
     };
     let names: Vec<&str> = KINDS
         .iter()
-        .filter(|below| below.shape.fits(takes))
+        .filter(|below| below.shape.can_provide(takes))
         .map(|k| k.name)
         .collect();
-    let number = if kind.shape.takes_several() {
+    let number = if kind.shape.can_stand_on_several() {
         " or several"
     } else {
         ""

@@ -128,7 +128,7 @@ impl Shape {
     }
 
     /// Whether the layer can provide `needed`.
-    pub fn fits(self, needed: Interface) -> bool {
+    pub fn can_provide(self, needed: Interface) -> bool {
         match needed {
             Interface::Store => self.gives() != Interface::Device,
             Interface::Ordered => matches!(
@@ -140,7 +140,7 @@ impl Shape {
     }
 
     /// Whether the layer can stand on several others.
-    pub fn takes_several(self) -> bool {
+    pub fn can_stand_on_several(self) -> bool {
         self == Self::OnDevices
     }
 }

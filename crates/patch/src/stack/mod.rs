@@ -389,7 +389,7 @@ impl FromStr for Stack {
 
 /// Names of the layers that provide an interface.
 fn that_give(needed: Interface) -> String {
-    let fitting = KINDS.iter().filter(|kind| kind.shape.fits(needed));
+    let fitting = KINDS.iter().filter(|kind| kind.shape.can_provide(needed));
     let names: Vec<&str> = fitting.map(|kind| kind.name).collect();
     names.join(", ")
 }
@@ -413,13 +413,13 @@ impl Reader<'_> {
         above: (&str, Interface),
     ) -> Result<Layers, StackError> {
         let (mut above, mut needed) = (above.0.to_owned(), Some(above.1));
-        let mut takes_several = false;
+        let mut on_several = false;
         let mut list = Vec::new();
         for term in &tree.terms[skip..] {
             let layer = self.layer(term, &above, needed)?;
             let about = layer.about();
             needed = needed.and_then(|needed| about.shape.takes(needed));
-            takes_several = about.shape.takes_several();
+            on_several = about.shape.can_stand_on_several();
             above = about.name.into();
             list.push(layer);
         }
@@ -437,7 +437,7 @@ impl Reader<'_> {
                 return Err(self.error(trees.at, format_args!("{above} stands on nothing")));
             }
             (Some(trees), Some(needed)) => {
-                if trees.value.len() > 1 && !takes_several {
+                if trees.value.len() > 1 && !on_several {
                     let what = format!("{above} stands on one layer, not on several");
                     return Err(self.error(trees.at, what));
                 }
@@ -470,7 +470,7 @@ impl Reader<'_> {
             return Err(self.error(at, what));
         };
         let layer = layer?;
-        match layer.about().shape.fits(needed) {
+        match layer.about().shape.can_provide(needed) {
             true => Ok(layer),
             false => {
                 let what = format!(

@@ -545,7 +545,7 @@ fn an_operation_waits_while_reservations_alone_fill_the_log() {
     let bench = Arc::new(open(formatted(LOG), LOG, Mode::Full));
     let shared = bench.journal.shared.clone();
     let free = shared.state.lock().log.free();
-    let fits = |blocks: usize| shared.fits(blocks, free);
+    let fits = |blocks: usize| shared.has_room_for(blocks, free);
     let blocks = (1..).find(|n| fits(3 * n) && !fits(4 * n)).unwrap();
     let begin = move |bench: &Bench| {
         bench
