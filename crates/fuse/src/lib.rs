@@ -31,11 +31,15 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod fact;
 mod mount;
 mod ops;
+mod options;
 mod transport;
 
 pub use error::Error;
-pub use mount::{Fact, Facts, Invalidator, Mount, MountOptions, Unmounter};
+pub use fact::{Fact, Facts};
+pub use mount::{Invalidator, Mount, Unmounter};
 pub use ops::{STATS_XATTR, SYNC_XATTR, SYNCED};
+pub use options::MountOptions;
 pub use transport::dev_fuse::io_errors;

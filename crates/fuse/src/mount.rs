@@ -1,7 +1,9 @@
 //! Mounting, serving, unmounting.
 
 use crate::Error;
+use crate::fact::Facts;
 use crate::ops::Ops;
+use crate::options::MountOptions;
 use crate::transport::dev_fuse::DevFuse;
 use crate::transport::dropped::Dropped;
 use crate::transport::late::Late;
@@ -15,67 +17,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::{fmt, fs, io, thread};
+use std::{fs, io, thread};
 use vfs::{FileSystem, Ino};
 
 /// The type that mounts have in `/proc/mounts`, after `fuse.`.
 const SUBTYPE: &str = "selvedge";
-
-/// A fact about a mount, computed at each request.
-#[derive(Clone)]
-pub struct Fact(Arc<dyn Fn() -> String + Send + Sync>);
-
-impl Fact {
-    /// A fact that `tell` computes at each request, on a thread that serves requests.
-    pub fn new(tell: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
-    }
-
-    pub(crate) fn tell(&self) -> String {
-        (self.0)()
-    }
-}
-
-impl From<String> for Fact {
-    /// A fact that does not change.
-    fn from(text: String) -> Self {
-        Self::new(move || text.clone())
-    }
-}
-
-impl fmt::Debug for Fact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fact")
-    }
-}
-
-/// How to mount.
-#[derive(Debug, Clone, Default)]
-pub struct MountOptions {
-    /// The source in `/proc/mounts`.
-    pub source: String,
-    /// Refuse changes.
-    pub read_only: bool,
-    /// Let all users access the file system, not only the user who mounts.
-    pub allow_other: bool,
-    /// Ignore set-user-id and set-group-id bits. Always so for unprivileged mounts.
-    pub nosuid: bool,
-    /// Ignore device nodes. Always so for unprivileged mounts.
-    pub nodev: bool,
-    /// Refuse to run programs.
-    pub noexec: bool,
-    /// Never update access times.
-    pub noatime: bool,
-    /// Pass every read to the file system, so that it records each access. The kernel's caches serve
-    /// only mapped files.
-    pub strict_atime: bool,
-    /// Threads that serve requests; `None` for one per CPU, at most 8.
-    pub threads: Option<usize>,
-}
-
-/// Facts about the mount: names and values of extended attributes of the root. They are
-/// in no list, so that nothing copies them.
-pub type Facts = Vec<(&'static str, Fact)>;
 
 /// A mount whose file system may not be open yet. If it is dropped without
 /// [`serve`](Mount::serve), the mount answers no request.

@@ -12,7 +12,7 @@
 //! 3. The server has no state of open files: an inode exists from the first reply that names it
 //!    until the kernel sends FORGET for it.
 
-use crate::mount::Fact;
+use crate::fact::Fact;
 use std::sync::Arc;
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino, Name,

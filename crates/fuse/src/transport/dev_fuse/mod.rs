@@ -8,8 +8,8 @@ mod tests;
 
 pub use convert::io_errors;
 
-use crate::mount::MountOptions;
 use crate::ops;
+use crate::options::MountOptions;
 use crate::transport::dropped::Dropped;
 use crate::transport::late::Late;
 use crate::transport::written::Written;

@@ -3,7 +3,7 @@
 use super::kernel::{Body, Kernel, Packet, everything, op};
 use super::model;
 use super::stub::Failing;
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use fuser::InitFlags;
 use oracle::ModelFs;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::kernel::{Body, Kernel, everything, op, read_body, request, write_body};
 use super::model;
 use super::stub::Failing;
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use std::io::ErrorKind;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};

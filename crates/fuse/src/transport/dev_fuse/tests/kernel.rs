@@ -3,8 +3,8 @@
 //! The server reads and writes one end of a pair of sockets as if it were `/dev/fuse`: packets
 //! keep their boundaries. The layouts are those of `include/uapi/linux/fuse.h`.
 
-use crate::mount::MountOptions;
 use crate::ops::Ops;
+use crate::options::MountOptions;
 use crate::transport::dev_fuse::DevFuse;
 use crate::transport::dropped::Dropped;
 use crate::transport::late::Late;

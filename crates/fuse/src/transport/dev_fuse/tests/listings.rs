@@ -3,7 +3,7 @@
 use super::kernel::{Body, Kernel, everything, op};
 use super::model;
 use super::stub::Failing;
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use vfs::Errno;

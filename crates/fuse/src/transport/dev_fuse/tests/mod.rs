@@ -8,7 +8,7 @@ mod listings;
 mod operations;
 mod stub;
 
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use kernel::{Kernel, everything};
 use oracle::ModelFs;
 use std::sync::Arc;
