@@ -6,6 +6,13 @@
 //! directory. A mount cannot change lists in other ways. A malformed list gives nothing to anyone
 //! but the owner, until `chmod` replaces it.
 
+use vfs::FileType;
+
+/// Whether inodes of this type can have access control lists.
+pub(crate) fn has_list(kind: FileType) -> bool {
+    kind != FileType::Symlink
+}
+
 /// A list of entries, in their stored order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);

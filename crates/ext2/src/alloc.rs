@@ -2,7 +2,7 @@
 
 use crate::format::{DIRECT, GroupDescriptor, Super};
 use crate::orphan::Orphans;
-use crate::pending::{OfPatch, Pending};
+use crate::pending::{MadeName, OfPatch, Pending};
 use crate::ready::Needed;
 use crate::resting::Resting;
 use crate::volume::{Ext2, Group, Layout};
@@ -47,7 +47,7 @@ pub(crate) struct State {
     /// The removal of a name from a directory.
     pub erased: Pending<(u32, Box<[u8]>), PatchId>,
     /// The making of a name, by block and offset.
-    pub names: Pending<(u32, u32), crate::dir::MadeName>,
+    pub names: Pending<(u32, u32), MadeName>,
     /// Inodes of which a malformed access control list was logged.
     pub malformed_lists: HashSet<u32>,
     /// The making of an inode, and the state of its place before.

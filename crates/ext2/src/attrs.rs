@@ -1,7 +1,7 @@
 //! Extended attributes: one block, which inodes may share, and those that ext4 keeps after an
 //! inode's fields. The latter are read, and move to the block when they change.
 
-use crate::acl::{Acl, Malformed};
+use crate::acl::{Acl, Malformed, has_list};
 use crate::alloc::Purpose;
 use crate::features::Need;
 use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
@@ -26,11 +26,6 @@ struct Stored {
 /// [`ATTR_PREFIXES`]: the access list, and the default of a directory.
 const ACCESS_LIST: u8 = 2;
 const DEFAULT_LIST: u8 = 3;
-
-/// Whether inodes of this type can have access control lists.
-pub(crate) fn has_list(kind: FileType) -> bool {
-    kind != FileType::Symlink
-}
 
 type Named = (Vec<u8>, Vec<u8>);
 

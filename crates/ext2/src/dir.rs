@@ -12,7 +12,7 @@ use crate::alloc::Purpose;
 use crate::format::{DIRENT_HEADER, DirentHeader, Inode, InodeFlags, type_code};
 use crate::inode::Node;
 use crate::names::Names;
-use crate::pending::OfPatch;
+use crate::pending::MadeName;
 use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use blockfs::{FormatError, Heads, Removed, Result};
@@ -22,23 +22,6 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use vfs::{Cookie, DirEntry, Errno, FileType, Ino, NAME_MAX};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// The patch that made a name, and the bytes to undo it.
-#[derive(Debug)]
-pub(crate) struct MadeName {
-    patch: PatchId,
-    /// The offset of the change in the block, the old bytes and the new ones. They are empty if
-    /// bytes alone cannot undo the change.
-    at: usize,
-    old: Box<[u8]>,
-    new: Box<[u8]>,
-}
-
-impl OfPatch for MadeName {
-    fn patch(&self) -> PatchId {
-        self.patch
-    }
-}
 
 /// An entry in a block.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Inodes: their places, the meaning of their fields, and their changes.
 
+use crate::acl::has_list;
 use crate::alloc::{Fresh, State};
-use crate::attrs::has_list;
 use crate::features::Need;
 use crate::format::{
     ATTR_MAGIC, DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, InodeFlags, ROOT_INO,

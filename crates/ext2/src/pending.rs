@@ -53,3 +53,20 @@ impl<K: Hash + Eq, V: OfPatch> Pending<K, V> {
         self.known.remove(key)
     }
 }
+
+/// The patch that made a name, and the bytes to undo it.
+#[derive(Debug)]
+pub(crate) struct MadeName {
+    pub patch: PatchId,
+    /// The offset of the change in the block, the old bytes and the new ones. They are empty if
+    /// bytes alone cannot undo the change.
+    pub at: usize,
+    pub old: Box<[u8]>,
+    pub new: Box<[u8]>,
+}
+
+impl OfPatch for MadeName {
+    fn patch(&self) -> PatchId {
+        self.patch
+    }
+}
