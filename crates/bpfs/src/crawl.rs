@@ -288,8 +288,8 @@ impl<'t, 'v, P: Pmem> Crawl<'t, 'v, P> {
         if block.is_null() {
             return self.new_node(height, base, changes);
         }
-        let settled = self.settle(block, height, base, right, changes)?;
-        Ok(word.unwrap_or(settled))
+        let node = self.apply_to_node(block, height, base, right, changes)?;
+        Ok(word.unwrap_or(node))
     }
 
     /// Drops the whole subtree if a hole covers it; else crawls it.
@@ -338,7 +338,7 @@ impl<'t, 'v, P: Pmem> Crawl<'t, 'v, P> {
     }
 
     /// Applies the changes of its children to an existing node: in place, or in a copy.
-    fn settle(
+    fn apply_to_node(
         &mut self,
         block: BlockNo,
         height: u32,

@@ -132,7 +132,7 @@ fn decode(mut bytes: &[u8], log_end: u64, end: u64) -> Option<Vec<Record>> {
 /// Applies the committed records. Idempotent: the next replay completes one that a crash
 /// interrupts.
 pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
-    if !found.is_empty() && !hit(Bug::ReplayUnsettled) {
+    if !found.is_empty() && !hit(Bug::ReplayUnflushed) {
         // A killed server may have left the records in the caches only.
         for (slot, _) in found {
             pm.flush(*slot, LOG_SLOT);

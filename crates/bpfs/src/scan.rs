@@ -95,14 +95,14 @@ impl<'f> Marks<'f> {
 }
 
 /// Starts to write back bytes that were read.
-fn settle<P: Pmem>(fs: &Bpfs<P>, addr: u64, len: u64) {
-    if !fs.read_only && !hit(Bug::MountUnsettled) {
+fn start_write_back<P: Pmem>(fs: &Bpfs<P>, addr: u64, len: u64) {
+    if !fs.read_only && !hit(Bug::MountUnflushed) {
         fs.vol.pm.flush(addr, len);
     }
 }
 
 /// Waits for the write-backs that this thread has started.
-fn settled<P: Pmem>(fs: &Bpfs<P>) -> Res<()> {
+fn wait_for_write_back<P: Pmem>(fs: &Bpfs<P>) -> Res<()> {
     if !fs.read_only {
         fs.vol.pm.fence(Rule::DurableBeforeUse)?;
     }
@@ -127,7 +127,7 @@ fn take_blocks<P: Pmem>(
     fs.vol.walk(&tree, &mut |block, height| {
         blocks += 1;
         if height > 0 || is_dir {
-            settle(fs, block.addr(), BLOCK);
+            start_write_back(fs, block.addr(), BLOCK);
         }
         marks.add(block).map(|()| true)
     })?;
@@ -152,17 +152,17 @@ impl<P: Pmem> Names<'_, P> {
     fn run(&mut self) -> Res<()> {
         let fs = self.fs;
         let log_end = fs.info.log_start + fs.info.log_blocks;
-        settle(fs, 0, log_end * BLOCK);
+        start_write_back(fs, 0, log_end * BLOCK);
         let record = BlockNo(fs.vol.root_record()? / BLOCK);
         self.marks.add(record)?;
-        settle(fs, record.addr(), BLOCK);
+        start_write_back(fs, record.addr(), BLOCK);
         self.inode_file()?;
         fs.inodes.mark(0); // there is no inode 0
         self.name(Ino::ROOT, FileType::Directory, Ino::ROOT)?;
         while let Some(dir) = self.dirs.pop() {
             self.directory(dir)?;
         }
-        settled(fs)
+        wait_for_write_back(fs)
     }
 
     fn inode_file(&mut self) -> Res<()> {
@@ -170,7 +170,7 @@ impl<P: Pmem> Names<'_, P> {
         let mut leaves = 0;
         self.fs.vol.walk(&file, &mut |block, height| {
             leaves += u64::from(height == 0);
-            settle(self.fs, block.addr(), BLOCK);
+            start_write_back(self.fs, block.addr(), BLOCK);
             self.marks.add(block).map(|()| true)
         })?;
         if leaves != file.valid_leaves() {
@@ -251,7 +251,7 @@ impl<P: Pmem> Contents<'_, P> {
                 return done;
             }
         }
-        settled(self.fs)
+        wait_for_write_back(self.fs)
     }
 
     fn share(&self, numbers: Range<u64>) -> Res<()> {

@@ -28,13 +28,13 @@ medium::seeded_bugs! {
     /// later operation that relies on them.
     AbortUnflushed,
     /// A mount does not write back the bytes that it reads and trusts.
-    MountUnsettled,
+    MountUnflushed,
     /// Only the topmost block of a subtree that is cut off or punched out is freed.
     DroppedTreeLeaks,
     /// A cut tree gets its lower root together with the size, not after it.
     LoweredAtOnce,
     /// A replay of the log does not write back the records that it reads.
-    ReplayUnsettled,
+    ReplayUnflushed,
     /// A replay leaves its record in the log.
     ReplayKeepsRecord,
     /// A new inode has the generation of the one that had its number before.

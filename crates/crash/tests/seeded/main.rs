@@ -43,8 +43,8 @@ const TALL_SCRIPT: &str = "create f 644
 
 /// Bugs that show after the end of one life, calls in the next, and the end of that.
 const LATER: [Bug; 3] = [
-    Bug::MountUnsettled,
-    Bug::ReplayUnsettled,
+    Bug::MountUnflushed,
+    Bug::ReplayUnflushed,
     Bug::ReplayKeepsRecord,
 ];
 
@@ -52,7 +52,7 @@ const LATER: [Bug; 3] = [
 fn find(bug: Bug, model: PersistModel) -> Option<(Mode, FailureReport)> {
     arm(Some(bug));
     let modes: &[Mode] = match bug {
-        Bug::ReplayUnsettled | Bug::ReplayKeepsRecord => &[Mode::Log],
+        Bug::ReplayUnflushed | Bug::ReplayKeepsRecord => &[Mode::Log],
         _ => &MODES,
     };
     let found = modes.iter().find_map(|&mode| {
