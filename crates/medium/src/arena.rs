@@ -196,7 +196,7 @@ impl Arena {
         rcu::synchronize().map_err(synchronize)?;
         // No access adds to the region from here on. This precedes its removal from the fence,
         // on which threads that stored here rely.
-        if let Err(e) = region.mapped.settle_all() {
+        if let Err(e) = region.mapped.complete_all_fences() {
             self.fail(region.in_arena(e));
         }
         let listed = Arc::as_ptr(region).cast_mut();
@@ -418,7 +418,7 @@ impl Pmem for Arena {
             let Some(region) = (unsafe { place.load(Acquire).as_ref() }) else {
                 continue;
             };
-            if let Err(e) = region.mapped.settle() {
+            if let Err(e) = region.mapped.complete_fence() {
                 self.fail(region.in_arena(e));
             }
         }

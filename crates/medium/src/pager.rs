@@ -66,5 +66,5 @@ pub trait PagedRegion: Send + Sync {
     ///
     /// # Errors
     /// [`MediumError`]: some stores are not durable.
-    fn settle(&self) -> Result<(), MediumError>;
+    fn sync_marked(&self) -> Result<(), MediumError>;
 }

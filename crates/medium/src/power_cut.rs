@@ -270,8 +270,8 @@ impl<P: Pmem> PowerCut<P> {
         let _ = self.cut(seed, model);
     }
 
-    /// Makes this thread's claims durable.
-    fn settle(&self) {
+    /// Drops the stores that the claims of this thread make durable.
+    fn drop_claimed(&self) {
         let (me, mut claims) = self.claims();
         let mine = claims.remove(&me);
         drop(claims);
@@ -283,7 +283,7 @@ impl<P: Pmem> PowerCut<P> {
             };
             match claim {
                 Claim::Flushed { last, .. } => log.retain(|p| p.id > last),
-                Claim::Streamed { ids, .. } => settle_streamed(log, &ids),
+                Claim::Streamed { ids, .. } => drop_streamed(log, &ids),
             }
             if log.is_empty() {
                 shard.lines.remove(&line);
@@ -353,7 +353,7 @@ impl<P: Pmem> PowerCut<P> {
 
 /// Drops the stores from a line's log that a fenced streaming store makes durable: itself, and
 /// the older stores to the same words. Under `Lines` it includes all older stores.
-fn settle_streamed(log: &mut Vec<Pending>, ids: &Range<u64>) {
+fn drop_streamed(log: &mut Vec<Pending>, ids: &Range<u64>) {
     let mut newest = [0; (LINE_BYTES / WORD_BYTES) as usize];
     let mut last = 0;
     for p in log.iter().filter(|p| ids.contains(&p.id)) {
@@ -465,7 +465,7 @@ impl<P: Pmem> crate::layer::PmemLayer for PowerCut<P> {
         }
         let _power = self.powered()?;
         self.inner.fence(rule)?;
-        self.settle();
+        self.drop_claimed();
         Ok(())
     }
 }

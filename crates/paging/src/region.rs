@@ -107,10 +107,10 @@ impl PagedRegion for Paged {
         }
     }
 
-    fn settle(&self) -> Result<(), MediumError> {
-        let settled = self.pool.shared().frames.pmem().settle();
+    fn sync_marked(&self) -> Result<(), MediumError> {
+        let synced = self.pool.shared().frames.pmem().complete_fence();
         // The pool's offsets are not those of the region.
-        settled.map_err(|why| match why {
+        synced.map_err(|why| match why {
             MediumError::NotDurable { .. } => why,
             _ => MediumError::NotDurable {
                 errno: Errno::IO.raw_os_error(),

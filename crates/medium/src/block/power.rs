@@ -249,7 +249,7 @@ impl State {
         done.tag = tag;
         if done.result.is_ok() {
             if durable || stable {
-                self.settle(lba, id);
+                self.drop_durable(lba, id);
             } else if let Some(writes) = self.pending.get_mut(&lba) {
                 let ours = writes.iter_mut().filter(|w| w.id == id);
                 ours.for_each(|w| w.completed = true);
@@ -259,7 +259,7 @@ impl State {
     }
 
     /// Drops the writes to a block up to one that is durable.
-    fn settle(&mut self, lba: Lba, last: u64) {
+    fn drop_durable(&mut self, lba: Lba, last: u64) {
         if let Some(writes) = self.pending.get_mut(&lba) {
             writes.retain(|w| w.id > last);
             if writes.is_empty() {
@@ -418,7 +418,7 @@ impl crate::block::layer::DeviceLayer for PoweredDevice {
         self.below().flush(rule)?;
         let mut state = self.wired.state.lock();
         for (lba, last) in completed {
-            state.settle(lba, last);
+            state.drop_durable(lba, last);
         }
         Ok(())
     }

@@ -112,7 +112,7 @@ impl Replay {
             }
             BlockEvent::FlushEnded { id, ok, .. } => {
                 if let (Some(before), true) = (self.flushes.remove(id), ok) {
-                    self.settle(|write| write.completed.is_some_and(|at| at < before));
+                    self.make_durable(|write| write.completed.is_some_and(|at| at < before));
                 }
             }
             // A write that failed may have been done; it stays open.
@@ -128,13 +128,13 @@ impl Replay {
             write.completed = Some(self.completed);
             self.completed += 1;
             if write.durable || !volatile_cache {
-                self.settle(|write| write.id == id);
+                self.make_durable(|write| write.id == id);
             }
         }
     }
 
     /// Makes writes durable, and drops the earlier ones to their blocks.
-    fn settle(&mut self, durable: impl Fn(&OpenWrite) -> bool) {
+    fn make_durable(&mut self, durable: impl Fn(&OpenWrite) -> bool) {
         let last: HashMap<Lba, usize> = self
             .open
             .iter()

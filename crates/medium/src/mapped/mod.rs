@@ -445,11 +445,11 @@ impl MappedPmem {
 
     /// Does the work of a [`fence`](Pmem::fence) besides waiting for the processor.
     #[inline]
-    pub fn settle(&self) -> Result<(), MediumError> {
+    pub fn complete_fence(&self) -> Result<(), MediumError> {
         match &self.upkeep {
             Upkeep::None => {}
             Upkeep::WriteBack(touched) => self.sync_touched(touched),
-            Upkeep::Paged(paged) => paged.settle()?,
+            Upkeep::Paged(paged) => paged.sync_marked()?,
         }
         if let Some(lossy) = &self.lossy
             && let Err(e) = lossy.fence(&self.raw)
@@ -460,14 +460,14 @@ impl MappedPmem {
         self.failed.get().map_or(Ok(()), |e| Err(*e))
     }
 
-    /// [`settle`](Self::settle) for all threads, of which none uses the mapping any more.
-    pub(crate) fn settle_all(&self) -> Result<(), MediumError> {
+    /// Completes the fences of all threads, of which none uses the mapping any more.
+    pub(crate) fn complete_all_fences(&self) -> Result<(), MediumError> {
         if let Some(lossy) = &self.lossy
             && let Err(e) = lossy.fence_all()
         {
             self.fail(not_written(e));
         }
-        self.settle()
+        self.complete_fence()
     }
 }
 
@@ -530,7 +530,7 @@ impl Pmem for MappedPmem {
             // move stores across.
             None => std::sync::atomic::fence(std::sync::atomic::Ordering::Release),
         }
-        self.settle()
+        self.complete_fence()
     }
 }
 

@@ -144,7 +144,7 @@ impl<S: Space> Core<S> {
         if self.clock.load(Ordering::SeqCst) < logged {
             self.clock.fetch_max(logged, Ordering::SeqCst);
         }
-        let next = self.settled();
+        let next = self.completed_stamp();
         let is_stuck = next <= self.low_water.load(Ordering::Relaxed);
         if is_stuck && !hit(Bug::UnfencedWriteBack) {
             return Ok(());
@@ -194,7 +194,7 @@ impl<S: Space> Core<S> {
     /// A commit sets `active` before it draws its stamp. If the stamp is at most the clock that is
     /// read here, it drew it before this read. So it is active now, with no larger a value, or
     /// over.
-    fn settled(&self) -> u64 {
+    fn completed_stamp(&self) -> u64 {
         let now = self.clock.load(Ordering::SeqCst);
         let active = |slot: &CachePadded<Slot<S::Pmem>>| match slot.active.load(Ordering::SeqCst) {
             IDLE => now,
