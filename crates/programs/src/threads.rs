@@ -167,7 +167,7 @@ impl Threads {
 
     fn commit<P: Pmem + Clone>(
         &self,
-        session: &mut tx::Session<P>,
+        session: &mut tx::TxSession<P>,
         thread: u64,
         count: u64,
     ) -> Result<(), String> {

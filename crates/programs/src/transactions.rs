@@ -65,7 +65,7 @@ impl Transactions {
         words
     }
 
-    fn change(&self, n: usize, session: &mut tx::Session<Memory>) -> Result<(), String> {
+    fn change(&self, n: usize, session: &mut tx::TxSession<Memory>) -> Result<(), String> {
         let done = session.run(|tx| {
             for word in self.writes(n) {
                 tx.store(self.data() + word * WORD_BYTES, n as u64 + 1)?;

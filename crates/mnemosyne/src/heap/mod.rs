@@ -29,7 +29,7 @@ pub(crate) use segment::Damage;
 pub use segment::Segment;
 
 use crate::seeded::{Bug, hit};
-use crate::tx::{Interrupted, Memory, Session, Space};
+use crate::tx::{Interrupted, Memory, Space, TxSession};
 use classes::{CLASSES, Class};
 use index::{Block, Index, Taken};
 use parking_lot::{Mutex, RwLock};
@@ -195,7 +195,7 @@ impl<S: Space> HeapSession<S> {
     ///
     /// # Errors
     /// [`HeapError::NoSpace`], and the errors of steps of transactions.
-    pub fn alloc(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
+    pub fn alloc(&mut self, tx: &mut TxSession<S>, bytes: u64) -> Result<u64, Interrupted> {
         match Class::of(bytes) {
             Some(class) => self.alloc_small(tx, class, bytes),
             None => self.alloc_pages(tx, bytes),
@@ -204,7 +204,7 @@ impl<S: Space> HeapSession<S> {
 
     fn alloc_small(
         &mut self,
-        tx: &mut Session<S>,
+        tx: &mut TxSession<S>,
         class: Class,
         bytes: u64,
     ) -> Result<u64, Interrupted> {
@@ -295,7 +295,7 @@ impl<S: Space> HeapSession<S> {
         Ok(ranges.collect())
     }
 
-    fn alloc_pages(&mut self, tx: &mut Session<S>, bytes: u64) -> Result<u64, Interrupted> {
+    fn alloc_pages(&mut self, tx: &mut TxSession<S>, bytes: u64) -> Result<u64, Interrupted> {
         let (start, pages) = self.take_pages(bytes)?;
         let descriptor = self.heap.segment_of(start)?.descriptor(start);
         tx.store(tx.address(descriptor), Page::Extent(pages).encode())?;
@@ -308,7 +308,12 @@ impl<S: Space> HeapSession<S> {
     /// # Errors
     /// [`HeapError::NotAllocated`]: this transaction did not allocate the block, or it is too
     /// short.
-    pub fn fill(&mut self, tx: &mut Session<S>, off: u64, bytes: &[u8]) -> Result<(), Interrupted> {
+    pub fn fill(
+        &mut self,
+        tx: &mut TxSession<S>,
+        off: u64,
+        bytes: &[u8],
+    ) -> Result<(), Interrupted> {
         let end = off.saturating_add(bytes.len() as u64);
         let is_in = |block: &Block| block.start() <= off && end <= block.start() + block.bytes();
         if !self.reserved.iter().rev().any(is_in) {
@@ -321,7 +326,7 @@ impl<S: Space> HeapSession<S> {
     ///
     /// # Errors
     /// [`HeapError`], and the errors of steps of transactions.
-    pub fn free(&mut self, tx: &mut Session<S>, off: u64) -> Result<(), Interrupted> {
+    pub fn free(&mut self, tx: &mut TxSession<S>, off: u64) -> Result<(), Interrupted> {
         let (block, descriptor) = self.block_at(tx, off)?;
         match block {
             Block::Extent { .. } => tx.store(tx.address(descriptor), Page::Free.encode())?,
@@ -339,12 +344,12 @@ impl<S: Space> HeapSession<S> {
     ///
     /// # Errors
     /// As [`free`](Self::free).
-    pub fn size_of(&mut self, tx: &mut Session<S>, off: u64) -> Result<u64, Interrupted> {
+    pub fn size_of(&mut self, tx: &mut TxSession<S>, off: u64) -> Result<u64, Interrupted> {
         Ok(self.block_at(tx, off)?.0.bytes())
     }
 
     /// Loads the bits of a descriptor in the word at `at`.
-    fn bits(&self, tx: &mut Session<S>, at: u64, descriptor: u64) -> Result<u64, Interrupted> {
+    fn bits(&self, tx: &mut TxSession<S>, at: u64, descriptor: u64) -> Result<u64, Interrupted> {
         let what = FLIPPED;
         let damaged = HeapError::Damaged { descriptor, what };
         Ok(sealed::open(tx.load(at)?).ok_or(damaged)?)
@@ -369,7 +374,7 @@ impl<S: Space> HeapSession<S> {
     ///
     /// # Errors
     /// The errors of steps of transactions, and [`HeapError::Damaged`].
-    pub fn is_block(&self, tx: &mut Session<S>, off: u64) -> Result<bool, Interrupted> {
+    pub fn is_block(&self, tx: &mut TxSession<S>, off: u64) -> Result<bool, Interrupted> {
         let found = match self.heap.segment_of(off) {
             Ok(segment) => self.block_in(tx, segment, off),
             Err(why) => Err(why.into()),
@@ -384,7 +389,7 @@ impl<S: Space> HeapSession<S> {
     }
 
     /// Finds the allocated block at `off`, and the descriptor of its page.
-    fn block_at(&mut self, tx: &mut Session<S>, off: u64) -> Result<(Block, u64), Interrupted> {
+    fn block_at(&mut self, tx: &mut TxSession<S>, off: u64) -> Result<(Block, u64), Interrupted> {
         let segment = self.segment_of(off)?;
         self.block_in(tx, segment, off)
     }
@@ -392,7 +397,7 @@ impl<S: Space> HeapSession<S> {
     /// As [`block_at`](Self::block_at), in this segment.
     fn block_in(
         &self,
-        tx: &mut Session<S>,
+        tx: &mut TxSession<S>,
         segment: Segment,
         off: u64,
     ) -> Result<(Block, u64), Interrupted> {

@@ -10,7 +10,7 @@ use wordlog::LogError;
 
 /// Runs transactions of one thread, one at a time.
 pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
-    tx: tx::Session<S>,
+    tx: tx::TxSession<S>,
     heap: HeapSession<S>,
     /// How often the heap has had no room for the transaction that will run again.
     lacks: u32,
@@ -27,7 +27,7 @@ pub struct Savepoint {
 
 /// A transaction under way.
 pub struct Tx<'a, S: Space> {
-    tx: &'a mut tx::Session<S>,
+    tx: &'a mut tx::TxSession<S>,
     heap: &'a mut HeapSession<S>,
     system: System,
 }
@@ -92,7 +92,7 @@ impl<B: Backing, S: Space<Pmem = B::Pmem>> Session<B, S> {
         }
     }
 
-    /// As [`tx::Session::keep_turn`].
+    /// As [`tx::TxSession::keep_turn`].
     pub fn keep_turn(&mut self) {
         self.tx.keep_turn();
     }
@@ -217,7 +217,7 @@ impl<S: Space> Tx<'_, S> {
         self.tx.write(at, bytes)
     }
 
-    /// As [`tx::Session::lock`].
+    /// As [`tx::TxSession::lock`].
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -225,7 +225,7 @@ impl<S: Space> Tx<'_, S> {
         self.tx.lock(at)
     }
 
-    /// As [`tx::Session::forget`].
+    /// As [`tx::TxSession::forget`].
     pub fn forget(&mut self, at: u64, len: u64) {
         self.tx.forget(at, len);
     }

@@ -24,7 +24,7 @@
 //!
 //! **Overflow.** Runs that are longer than a log are written to free pages of the heap, contiguous
 //! ones if possible. They are durable before a record in the log names them, in a few words for
-//! each part (see `Session::commit_with`). The heap does not hand these pages out until the low
+//! each part (see `TxSession::commit_with`). The heap does not hand these pages out until the low
 //! water has passed the record. No descriptor marks them as used. So after a crash they are free
 //! again once the record is replayed, and none can leak.
 //!
@@ -62,7 +62,7 @@ use wordlog::{Appender, LogError};
 pub use crate::error::{Interrupted, Stop, TxError, Uncommitted};
 pub(crate) use recovery::Reading;
 pub use recovery::{Area, AreaError, Unrecovered};
-pub use session::{Savepoint, Session, Transaction};
+pub use session::{Savepoint, Transaction, TxSession};
 pub use space::Space;
 pub use truncation::Truncator;
 
@@ -156,9 +156,9 @@ impl<S: Space> Clone for Memory<S> {
 
 impl<S: Space> Memory<S> {
     /// A session, in which one thread runs transactions. There may be any number of sessions.
-    pub fn session(&self) -> Session<S> {
+    pub fn session(&self) -> TxSession<S> {
         let owner = self.core.sessions.fetch_add(1, Ordering::Relaxed);
-        Session::new(self.core.clone(), owner)
+        TxSession::new(self.core.clone(), owner)
     }
 
     /// The words that transactions read and write.

@@ -1,6 +1,6 @@
 //! The end of a transaction: a rollback, or a commit by one store or by a log.
 
-use super::{FEW_READS, Session, Written};
+use super::{FEW_READS, TxSession, Written};
 use crate::error::{HeapError, Uncommitted};
 use crate::seeded::{Bug, hit};
 use crate::tx::locks::LockIndex;
@@ -21,7 +21,7 @@ pub(crate) trait PlaceOverflow:
 
 impl<F: FnOnce(u64, usize) -> Result<Vec<Range<u64>>, HeapError>> PlaceOverflow for F {}
 
-impl<S: Space> Session<S> {
+impl<S: Space> TxSession<S> {
     /// Commits the transaction durably, and returns its stamp. Each transaction that wrote has its
     /// own, in the order of the commits. One that only read has the stamp of the last one that it
     /// saw. Transactions longer than a log are rejected. After an error call

@@ -1,6 +1,6 @@
 //! Stores before the commit, without a log, to blocks that the transaction itself has allocated.
 
-use super::{Session, words_of};
+use super::{TxSession, words_of};
 use crate::error::{Interrupted, Uncommitted};
 use crate::seeded::{Bug, hit};
 use crate::tx::{Core, Space};
@@ -72,7 +72,7 @@ impl Filled {
     }
 }
 
-impl<S: Space> Session<S> {
+impl<S: Space> TxSession<S> {
     /// Copies `bytes` to offset `off` at once, without a log. No other thread can reach the memory
     /// before this transaction commits, and recovery does not write to it. The bytes are durable
     /// before the commit; if it fails, their contents are undefined. A return to a savepoint does

@@ -24,7 +24,7 @@ use waiting::FIRST_PATIENCE;
 use wordlog::LogError;
 
 /// Runs transactions of one thread, one at a time.
-pub struct Session<S: Space> {
+pub struct TxSession<S: Space> {
     core: Arc<Core<S>>,
     owner: u64,
     /// The stamp at which all reads are valid.
@@ -78,7 +78,7 @@ impl Written {
 
 /// A transaction under way. If it is dropped without a commit, also by a panic of its body, it has
 /// no effect.
-pub struct Transaction<'a, S: Space>(&'a mut Session<S>);
+pub struct Transaction<'a, S: Space>(&'a mut TxSession<S>);
 
 impl<S: Space> Drop for Transaction<'_, S> {
     fn drop(&mut self) {
@@ -122,7 +122,7 @@ impl<S: Space> Transaction<'_, S> {
     }
 }
 
-impl<S: Space> Session<S> {
+impl<S: Space> TxSession<S> {
     pub(super) fn new(core: Arc<Core<S>>, owner: u64) -> Self {
         let under = core.options.privatise;
         let under = under.then(|| core.running.join(core.locks.len()));
@@ -472,7 +472,7 @@ impl<S: Space> Session<S> {
     }
 }
 
-impl<S: Space> Drop for Session<S> {
+impl<S: Space> Drop for TxSession<S> {
     fn drop(&mut self) {
         self.give_turn_back();
         if let Some(under) = &self.under {

@@ -1,6 +1,6 @@
 //! Waits of a session: for the turn, for locks, and for readers of words that it changed.
 
-use super::Session;
+use super::TxSession;
 use crate::error::Interrupted;
 use crate::tx::Space;
 use crate::tx::locks::{LockIndex, State};
@@ -13,7 +13,7 @@ pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(20);
 /// The longest time that a session with the turn waits for a lock.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
-impl<S: Space> Session<S> {
+impl<S: Space> TxSession<S> {
     /// Keeps the turn during the next [`roll_back`](Self::roll_back). Call it before, if the
     /// transaction had a conflict and is run again: after many attempts the session has the turn.
     pub fn keep_turn(&mut self) {

@@ -16,7 +16,7 @@ fn for_two(pm: &MemoryPmem) -> Faulty<&MemoryPmem> {
 
 /// Stores 1 in these words, and commits while fences fail.
 fn fail_to_commit<'a>(
-    session: &mut Session<&'a Faulty<&'a MemoryPmem>>,
+    session: &mut TxSession<&'a Faulty<&'a MemoryPmem>>,
     faulty: &Faulty<&MemoryPmem>,
     words: &[u64],
 ) {

@@ -58,7 +58,7 @@ fn a_thread_truncates_for_commits() {
 }
 
 /// Adds 1 to each word.
-fn add_to(session: &mut Session<&MemoryPmem>, words: [u64; 2]) {
+fn add_to(session: &mut TxSession<&MemoryPmem>, words: [u64; 2]) {
     let added = session.run(|tx| {
         for word in words {
             let off = DATA + word * 8;
