@@ -16,24 +16,24 @@ const POOL_BYTES: u64 = 17 * PAGE;
 const REGION_BYTES: u64 = 128 * PAGE + 4096;
 const SLOT: u16 = 3;
 
-struct Place {
+struct Fixture {
     dir: TempDir,
     map: MapOptions,
 }
 
-impl Place {
+impl Fixture {
     fn new(durability: Durability) -> Self {
         let map = MapOptions {
             durability,
             ..MapOptions::default()
         };
-        let place = Self {
+        let fixture = Self {
             dir: new_dir(),
             map,
         };
-        Pool::create(place.pool(), POOL_BYTES, None, &place.map).unwrap();
-        medium::create_file(place.region(), REGION_BYTES, Reserve::Sparse).unwrap();
-        place
+        Pool::create(fixture.pool(), POOL_BYTES, None, &fixture.map).unwrap();
+        medium::create_file(fixture.region(), REGION_BYTES, Reserve::Sparse).unwrap();
+        fixture
     }
 
     fn pool(&self) -> PathBuf {
@@ -99,11 +99,11 @@ fn churn_all(arena: &Arena, models: &mut [Vec<u64>], seed: u64) {
 #[test]
 fn a_region_eight_times_the_pool_keeps_its_contents() {
     for durability in [Durability::Auto, Durability::Msync] {
-        let place = Place::new(durability);
+        let fixture = Fixture::new(durability);
         let words = REGION_BYTES as usize / 8 / THREADS;
         let mut models = vec![vec![0; words]; THREADS];
         for round in 0..3 {
-            let (arena, pool) = place.open();
+            let (arena, pool) = fixture.open();
             churn_all(&arena, &mut models, round * 100);
             let counts = pool.counts();
             assert!(counts.loaded > 500 && counts.written > 500, "{counts:?}");
@@ -111,12 +111,12 @@ fn a_region_eight_times_the_pool_keeps_its_contents() {
         // A read-only arena shows the same.
         let map = MapOptions {
             read_only: true,
-            ..place.map
+            ..fixture.map
         };
-        let pool = Arc::new(Pool::open(place.pool(), &map).unwrap());
+        let pool = Arc::new(Pool::open(fixture.pool(), &map).unwrap());
         let arena = new_arena();
         arena
-            .map_paged(0, place.region(), (&pool, SLOT), &map)
+            .map_paged(0, fixture.region(), (&pool, SLOT), &map)
             .unwrap();
         let mut all = vec![0; REGION_BYTES as usize];
         arena.read(0, &mut all).unwrap();
@@ -133,8 +133,8 @@ fn a_region_eight_times_the_pool_keeps_its_contents() {
 
 #[test]
 fn regions_are_mapped_and_unmapped_while_others_are_used() {
-    let place = Place::new(Durability::Auto);
-    let (arena, pool) = place.open();
+    let fixture = Fixture::new(Durability::Auto);
+    let (arena, pool) = fixture.open();
     let words = REGION_BYTES as usize / 8 / THREADS;
     let mut models = vec![vec![0; words]; 2];
     std::thread::scope(|scope| {
@@ -143,11 +143,11 @@ fn regions_are_mapped_and_unmapped_while_others_are_used() {
             scope.spawn(move || churn(arena, model, thread, thread as u64));
         }
         for slot in 10..40 {
-            let path = place.dir.path().join(format!("region {slot}"));
+            let path = fixture.dir.path().join(format!("region {slot}"));
             medium::create_file(&path, 20 * PAGE, Reserve::Sparse).unwrap();
             let start = 64 << 20;
             arena
-                .map_paged(start, &path, (&pool, slot), &place.map)
+                .map_paged(start, &path, (&pool, slot), &fixture.map)
                 .unwrap();
             for page in 0..20 {
                 arena.store_word(start + page * PAGE, page);
@@ -163,8 +163,8 @@ fn regions_are_mapped_and_unmapped_while_others_are_used() {
 
 #[test]
 fn pages_used_before_their_eviction_are_not_read_again() {
-    let place = Place::new(Durability::Auto);
-    let (arena, pool) = place.open();
+    let fixture = Fixture::new(Durability::Auto);
+    let (arena, pool) = fixture.open();
     for round in 0..1000 {
         // One page throughout, among others that are used once.
         arena.store_word(0, round);
@@ -178,14 +178,14 @@ fn pages_used_before_their_eviction_are_not_read_again() {
 
 #[test]
 fn a_page_that_cannot_be_read_fails_its_region_and_nothing_waits() {
-    let place = Place::new(Durability::Auto);
-    let other = place.dir.path().join("other");
+    let fixture = Fixture::new(Durability::Auto);
+    let other = fixture.dir.path().join("other");
     medium::create_file(&other, 40 * PAGE, Reserve::Sparse).unwrap();
-    let (arena, pool) = place.open();
+    let (arena, pool) = fixture.open();
     arena
-        .map_paged(64 << 20, &other, (&pool, 9), &place.map)
+        .map_paged(64 << 20, &other, (&pool, 9), &fixture.map)
         .unwrap();
-    let file = std::fs::File::options().write(true).open(place.region());
+    let file = std::fs::File::options().write(true).open(fixture.region());
     file.unwrap().set_len(10 * PAGE).unwrap();
     arena.load(9 * PAGE).unwrap();
     let off = 10 * PAGE;
@@ -204,9 +204,9 @@ fn a_page_that_cannot_be_read_fails_its_region_and_nothing_waits() {
 /// The entry may be durable or not, so the page keeps a frame of its own.
 #[test]
 fn a_page_in_a_failed_pool_keeps_its_frame() {
-    let place = Place::new(Durability::Auto);
-    let (arena, pool) = place.open();
-    let file = std::fs::File::options().write(true).open(place.pool());
+    let fixture = Fixture::new(Durability::Auto);
+    let (arena, pool) = fixture.open();
+    let file = std::fs::File::options().write(true).open(fixture.pool());
     // The pool without its frames.
     file.unwrap().set_len(PAGE).unwrap();
     for page in 0..3 {
@@ -221,16 +221,16 @@ fn a_page_in_a_failed_pool_keeps_its_frame() {
 /// Uses a sealed file, which accepts no more writes.
 #[test]
 fn a_page_that_cannot_be_written_stays_and_fences_fail() {
-    let place = Place::new(Durability::Auto);
+    let fixture = Fixture::new(Durability::Auto);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = std::fs::File::from(memfd_create("region", flags).unwrap());
     file.set_len(REGION_BYTES).unwrap();
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let pool = Arc::new(Pool::open(place.pool(), &place.map).unwrap());
+    let pool = Arc::new(Pool::open(fixture.pool(), &fixture.map).unwrap());
     {
         let arena = new_arena();
         arena
-            .map_paged(0, &path, (&pool, SLOT), &place.map)
+            .map_paged(0, &path, (&pool, SLOT), &fixture.map)
             .unwrap();
         fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
         for page in 0..8 {
@@ -248,10 +248,10 @@ fn a_page_that_cannot_be_written_stays_and_fences_fail() {
     assert!(rustix::fs::fcntl_get_seals(&file).unwrap().contains(sealed));
     let map = MapOptions {
         read_only: true,
-        ..place.map
+        ..fixture.map
     };
     drop(pool);
-    let pool = Arc::new(Pool::open(place.pool(), &map).unwrap());
+    let pool = Arc::new(Pool::open(fixture.pool(), &map).unwrap());
     let arena = new_arena();
     arena.map_paged(0, &path, (&pool, SLOT), &map).unwrap();
     for page in 0..8 {
@@ -265,12 +265,12 @@ fn message(result: Result<Pool, PoolError>) -> String {
 
 #[test]
 fn errors_of_a_pool_name_the_damage() {
-    let place = Place::new(Durability::Auto);
-    let (arena, pool) = place.open();
+    let fixture = Fixture::new(Durability::Auto);
+    let (arena, pool) = fixture.open();
     for page in 0..16 {
         arena.store_word(page * PAGE, page);
     }
-    let in_use = message(Pool::open(place.pool(), &place.map));
+    let in_use = message(Pool::open(fixture.pool(), &fixture.map));
     assert!(in_use.contains("in use by process"), "{in_use}");
     drop(arena);
     assert!(pool.check_pages(|_| false).is_err());
@@ -279,7 +279,7 @@ fn errors_of_a_pool_name_the_damage() {
     let file = std::fs::File::options()
         .read(true)
         .write(true)
-        .open(place.pool())
+        .open(fixture.pool())
         .unwrap();
     let mut entries = [0; 16 * 8];
     file.read_exact_at(&mut entries, 4096).unwrap();
@@ -290,7 +290,7 @@ fn errors_of_a_pool_name_the_damage() {
         let mut bad = good.clone();
         bad[n] ^= bit;
         file.write_all_at(&bad, at).unwrap();
-        let damaged = message(Pool::open(place.pool(), &place.map));
+        let damaged = message(Pool::open(fixture.pool(), &fixture.map));
         let named = format!(
             "pool: the entry of frame {}, at byte {at:#x}",
             used.unwrap()
@@ -299,10 +299,10 @@ fn errors_of_a_pool_name_the_damage() {
     }
     file.write_all_at(&good, at).unwrap();
     // A page after the end of the region.
-    medium::create_file(place.region(), PAGE, Reserve::Sparse).unwrap();
-    let pool = Arc::new(Pool::open(place.pool(), &place.map).unwrap());
+    medium::create_file(fixture.region(), PAGE, Reserve::Sparse).unwrap();
+    let pool = Arc::new(Pool::open(fixture.pool(), &fixture.map).unwrap());
     let arena = new_arena();
-    let refused = arena.map_paged(0, place.region(), (&pool, SLOT), &place.map);
+    let refused = arena.map_paged(0, fixture.region(), (&pool, SLOT), &fixture.map);
     let Err(ArenaError::Pager(refused)) = refused else {
         panic!("{refused:?}");
     };
@@ -314,17 +314,17 @@ fn errors_of_a_pool_name_the_damage() {
     pool.forget(SLOT).unwrap();
     pool.check_pages(|_| false).unwrap();
     arena
-        .map_paged(0, place.region(), (&pool, SLOT), &place.map)
+        .map_paged(0, fixture.region(), (&pool, SLOT), &fixture.map)
         .unwrap();
     assert_eq!(arena.load(0), Ok(0));
     drop((arena, pool));
     file.write_all_at(b"nothing", 0).unwrap();
-    let none = message(Pool::open(place.pool(), &place.map));
+    let none = message(Pool::open(fixture.pool(), &fixture.map));
     assert!(
         none.contains("pool: this is not a pool of frames"),
         "{none}"
     );
-    let small = Pool::create(place.pool(), 5 * PAGE, None, &place.map);
+    let small = Pool::create(fixture.pool(), 5 * PAGE, None, &fixture.map);
     let small = small.err().unwrap().to_string();
     assert!(small.contains("room for 16 of them"), "{small}");
 }
