@@ -128,9 +128,9 @@ pub(crate) struct DirIndex {
     pub counted: u64,
 }
 
-/// A place for a new entry.
+/// Space for a new entry.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum EntrySpace {
     /// A hole of `rec_len` bytes.
     Hole { pos: u64, rec_len: u16 },
     /// The unused rest of a block.
@@ -141,13 +141,13 @@ pub(crate) enum Place {
     Reset { pos: u64 },
 }
 
-impl Place {
+impl EntrySpace {
     pub(crate) fn pos(self) -> u64 {
         match self {
-            Place::Hole { pos, .. }
-            | Place::Tail { pos }
-            | Place::NewBlock { pos }
-            | Place::Reset { pos } => pos,
+            EntrySpace::Hole { pos, .. }
+            | EntrySpace::Tail { pos }
+            | EntrySpace::NewBlock { pos }
+            | EntrySpace::Reset { pos } => pos,
         }
     }
 }
@@ -277,14 +277,14 @@ impl DirIndex {
         found
     }
 
-    /// Chooses a place for an entry of `need` bytes. Nothing is taken until
+    /// Chooses the space for an entry of `need` bytes. Nothing is taken until
     /// [`placed`](Self::placed).
-    pub(crate) fn choose(&mut self, need: usize) -> Place {
+    pub(crate) fn choose(&mut self, need: usize) -> EntrySpace {
         for class in need / 8..self.holes.len() {
             while let Some(hole) = self.holes[class].last().copied() {
                 let pos = u64::from(hole.at) * 8;
                 if self.block(pos).epoch == hole.epoch {
-                    return Place::Hole {
+                    return EntrySpace::Hole {
                         pos,
                         rec_len: class as u16 * 8,
                     };
@@ -295,7 +295,7 @@ impl DirIndex {
         while let Some(block) = self.tails.last().copied() {
             let tail = u64::from(self.blocks[block as usize].tail);
             if tail + need as u64 <= BLOCK {
-                return Place::Tail {
+                return EntrySpace::Tail {
                     pos: u64::from(block) * BLOCK + tail,
                 };
             }
@@ -309,13 +309,13 @@ impl DirIndex {
         }
         while let Some(block) = self.empty.last().copied() {
             if self.blocks[block as usize].live == 0 {
-                return Place::Reset {
+                return EntrySpace::Reset {
                     pos: u64::from(block) * BLOCK,
                 };
             }
             self.empty.pop();
         }
-        Place::NewBlock {
+        EntrySpace::NewBlock {
             pos: self.blocks.len() as u64 * BLOCK,
         }
     }
@@ -327,18 +327,18 @@ impl DirIndex {
         self.empty.retain(|b| u64::from(*b) != pos / BLOCK);
     }
 
-    /// Records that the entry at `place` is committed.
-    pub(crate) fn placed(&mut self, place: Place, name: &[u8]) {
-        let pos = place.pos();
-        match place {
-            Place::Hole { rec_len, .. } => {
+    /// Records that the entry in `space` is committed.
+    pub(crate) fn placed(&mut self, space: EntrySpace, name: &[u8]) {
+        let pos = space.pos();
+        match space {
+            EntrySpace::Hole { rec_len, .. } => {
                 self.holes[usize::from(rec_len / 8)].pop();
             }
-            Place::NewBlock { .. } => self.blocks.push(Block::default()),
-            Place::Tail { .. } | Place::Reset { .. } => {}
+            EntrySpace::NewBlock { .. } => self.blocks.push(Block::default()),
+            EntrySpace::Tail { .. } | EntrySpace::Reset { .. } => {}
         }
         self.add_name(self.hash_of(name), pos);
-        if !matches!(place, Place::Hole { .. }) {
+        if !matches!(space, EntrySpace::Hole { .. }) {
             let tail = pos % BLOCK + rec_len(name.len()) as u64;
             self.set_tail(pos, tail);
         }
@@ -442,10 +442,10 @@ pub(crate) struct NewEntry {
 }
 
 impl NewEntry {
-    pub(crate) fn new(ino: Ino, kind: FileType, name: &[u8], place: Place) -> Self {
+    pub(crate) fn new(ino: Ino, kind: FileType, name: &[u8], space: EntrySpace) -> Self {
         let need = rec_len(name.len());
-        let stored_len = match place {
-            Place::Hole { rec_len, .. } => rec_len,
+        let stored_len = match space {
+            EntrySpace::Hole { rec_len, .. } => rec_len,
             _ => need as u16,
         };
         let mut bytes = Vec::with_capacity(need + CHAIN_END);
@@ -464,20 +464,20 @@ impl NewEntry {
         tx: &mut Tx<'_, 'a, P>,
         dir: Ino,
         tree: &Tree,
-        place: Place,
+        space: EntrySpace,
         hidden: bool,
     ) -> Res<()> {
-        let pos = place.pos();
-        let is_new = matches!(place, Place::NewBlock { .. });
+        let pos = space.pos();
+        let is_new = matches!(space, EntrySpace::NewBlock { .. });
         if hidden && !is_new {
             let addr = tx.vol.leaf(tree, pos / BLOCK)?.addr() + pos % BLOCK;
-            let commit = self.hide(tx, addr, place);
+            let commit = self.hide(tx, addr, space);
             let at = pos + commit as u64;
             tx.edit(dir, at, at + 8, What::Word(self.word(commit)));
             return Ok(());
         }
-        let len = match place {
-            Place::Hole { .. } => self.name_end(),
+        let len = match space {
+            EntrySpace::Hole { .. } => self.name_end(),
             _ if self.chain_goes_on(pos) => self.len + CHAIN_END,
             _ => self.len,
         };
@@ -490,9 +490,9 @@ impl NewEntry {
 
     /// Stores all of the entry except the word that makes it valid, in a block that exists.
     /// Returns where in the entry that word is.
-    fn hide<P: Pmem>(&self, tx: &mut Tx<'_, '_, P>, addr: u64, place: Place) -> usize {
+    fn hide<P: Pmem>(&self, tx: &mut Tx<'_, '_, P>, addr: u64, space: EntrySpace) -> usize {
         let name_end = self.name_end();
-        if matches!(place, Place::Hole { .. }) {
+        if matches!(space, EntrySpace::Hole { .. }) {
             let rest = &self.bytes[LEN_WORD..name_end];
             tx.hide(addr + LEN_WORD as u64, rest);
             return 0;
@@ -504,7 +504,7 @@ impl NewEntry {
         if name_end > NAME_REST {
             tx.hide(addr + NAME_REST as u64, &self.bytes[NAME_REST..name_end]);
         }
-        if self.chain_goes_on(place.pos()) {
+        if self.chain_goes_on(space.pos()) {
             tx.hide(addr + (self.len + LEN_WORD) as u64, &[0; 2]);
         }
         LEN_WORD

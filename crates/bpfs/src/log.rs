@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 pub(crate) const PAYLOAD_MAX: u64 = LOG_SLOT - 8;
 
 /// The slots of a mounted log.
-pub(crate) struct Log {
+pub(crate) struct RedoLog {
     slots: Vec<Mutex<u64>>,
 }
 
@@ -39,7 +39,7 @@ impl Slot<'_> {
     }
 }
 
-impl Log {
+impl RedoLog {
     pub(crate) fn new(start: u64, blocks: u64) -> Self {
         Self {
             slots: slots(start, blocks).map(Mutex::new).collect(),
@@ -76,7 +76,7 @@ pub(crate) fn header(payload: &[u8]) -> u64 {
 }
 
 /// One record of a replay: byte offset on the medium, and bytes.
-pub(crate) type Record = (u64, Vec<u8>);
+pub(crate) type RedoRecord = (u64, Vec<u8>);
 
 /// Reads the committed records of all slots.
 pub(crate) fn pending<P: Pmem + ?Sized>(
@@ -84,7 +84,7 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
     start: u64,
     blocks: u64,
     end: u64,
-) -> Result<Vec<(u64, Vec<Record>)>, Error> {
+) -> Result<Vec<(u64, Vec<RedoRecord>)>, Error> {
     let mut found = Vec::new();
     let log_end = (start + blocks) * BLOCK;
     let medium = Error::medium("reading the redo log");
@@ -112,7 +112,7 @@ pub(crate) fn pending<P: Pmem + ?Sized>(
 }
 
 /// Decodes a payload; `None` unless every record lies between `log_end` and `end`.
-fn decode(mut bytes: &[u8], log_end: u64, end: u64) -> Option<Vec<Record>> {
+fn decode(mut bytes: &[u8], log_end: u64, end: u64) -> Option<Vec<RedoRecord>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
         let (addr, rest) = bytes.split_first_chunk::<8>()?;
@@ -131,7 +131,7 @@ fn decode(mut bytes: &[u8], log_end: u64, end: u64) -> Option<Vec<Record>> {
 
 /// Applies the committed records. Idempotent: the next replay completes one that a crash
 /// interrupts.
-pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<Record>)]) -> Res<()> {
+pub(crate) fn replay<P: Pmem>(pm: &P, found: &[(u64, Vec<RedoRecord>)]) -> Res<()> {
     if !found.is_empty() && !hit(Bug::ReplayUnflushed) {
         // A killed server may have left the records in the caches only.
         for (slot, _) in found {

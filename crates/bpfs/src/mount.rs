@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::format::{BLOCK, INODE, at};
 use crate::fs::Bpfs;
 use crate::indexes::{self, Indexes};
-use crate::log::{self, Log};
+use crate::log::{self, RedoLog};
 use crate::mode::Mode;
 use crate::scan;
 use crate::super_block::{SuperInfo, probe, root_of};
@@ -72,7 +72,7 @@ impl<P: Pmem> Unrecovered<P> {
             map.mark(block);
         }
         Ok(Volume {
-            log: Log::new(info.log_start, info.log_blocks),
+            log: RedoLog::new(info.log_start, info.log_blocks),
             blocks: info.blocks,
             rules: mode.rules(),
             reserve: reserve(info.blocks, mode.rules()),
@@ -130,7 +130,7 @@ pub fn recover<P: Pmem>(pm: &P) -> Result<bool, Error> {
 /// The work of a recovery.
 struct Pending {
     /// Slots of the log, and the record in each.
-    records: Vec<(u64, Vec<log::Record>)>,
+    records: Vec<(u64, Vec<log::RedoRecord>)>,
     root: u64,
     /// Whether the super block must be mended.
     torn: bool,

@@ -3,7 +3,7 @@
 //! Each commits once, entry and inode together. A call that fails leaves the tree, the maps and
 //! the counts unchanged.
 
-use crate::dir::{self, DirIndex, NewEntry, Place};
+use crate::dir::{self, DirIndex, EntrySpace, NewEntry};
 use crate::edit::{INODE_FILE, What};
 use crate::error::Res;
 use crate::format::{BLOCK, CTIME_ALONE, HeightAddr, INODE, Inode, at, rec_len};
@@ -168,21 +168,21 @@ impl<P: Pmem> Bpfs<P> {
         Ok(())
     }
 
-    /// Finds a place for `name` in a directory, and restarts a block if need be.
-    pub(crate) fn place(
+    /// Finds space for `name` in a directory, and restarts a block if need be.
+    pub(crate) fn find_space(
         &self,
         index: &mut DirIndex,
         dir: Ino,
         name: &[u8],
         lock: TreeLock,
-    ) -> Res<Place> {
+    ) -> Res<EntrySpace> {
         self.vol.usable()?; // a failed commit may have left an entry there
-        let place = index.choose(rec_len(name.len()));
-        if place.pos() >= dir::MAX_BYTES {
+        let space = index.choose(rec_len(name.len()));
+        if space.pos() >= dir::MAX_BYTES {
             return Err(Errno::NOSPC.into());
         }
-        let Place::Reset { pos } = place else {
-            return Ok(place);
+        let EntrySpace::Reset { pos } = space else {
+            return Ok(space);
         };
         self.restart(dir, pos, lock)?;
         index.was_reset(pos);
@@ -231,13 +231,13 @@ impl<P: Pmem> Bpfs<P> {
         self.may_make(cx, &parent, index, name)?;
         perm::may_mknod(cx, new.kind())?;
         let mut number = self.take_number(lock)?;
-        let place = self.place(index, dir, name, lock)?;
-        let parent = self.find(dir, dir_node)?; // `take_number` and `place` may have moved it
+        let space = self.find_space(index, dir, name, lock)?;
+        let parent = self.find(dir, dir_node)?; // `take_number` and `find_space` may have moved it
         let now = self.clock.now();
-        let entry = NewEntry::new(number.ino, new.kind(), name, place);
+        let entry = NewEntry::new(number.ino, new.kind(), name, space);
         let mut made = NewInode::new(number.ino, cx, &parent.attr, new, now);
         let mut tx = Tx::new(&self.vol, lock);
-        entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
+        entry.put(&mut tx, dir, &parent.tree(), space, self.vol.rules.other)?;
         let target = new.target();
         if !target.is_empty() {
             let block = tx.take()?;
@@ -249,7 +249,7 @@ impl<P: Pmem> Bpfs<P> {
         self.touch_contents(&mut tx, &parent, now);
         let deltas = tx.commit()?;
         self.apply(&deltas);
-        index.placed(place, name);
+        index.placed(space, name);
         let node = self.table.node(number.ino);
         let is_dir = new.is_directory();
         node.start(1, u64::from(!target.is_empty()), is_dir.then_some(dir));
@@ -303,17 +303,17 @@ impl<P: Pmem> Bpfs<P> {
         if file.node.life.names.load(SeqCst) == u32::MAX {
             return Err(Errno::MLINK.into());
         }
-        let place = self.place(index, dir, name, lock)?;
-        let parent = self.find(dir, parent.node)?; // `place` may have moved it
+        let space = self.find_space(index, dir, name, lock)?;
+        let parent = self.find(dir, parent.node)?; // `find_space` may have moved it
         let now = self.clock.now();
-        let entry = NewEntry::new(ino, file.attr.kind, name, place);
+        let entry = NewEntry::new(ino, file.attr.kind, name, space);
         let mut tx = Tx::new(&self.vol, lock);
-        entry.put(&mut tx, dir, &parent.tree(), place, self.vol.rules.other)?;
+        entry.put(&mut tx, dir, &parent.tree(), space, self.vol.rules.other)?;
         self.touch_contents(&mut tx, &parent, now);
         file.inode.ctime = self.touch_inode(&mut tx, &file, now).into();
         let deltas = tx.commit()?;
         self.apply(&deltas);
-        index.placed(place, name);
+        index.placed(space, name);
         file.node.life.names.fetch_add(1, SeqCst);
         file.node.nameable.store(false, SeqCst);
         file.node.life.refs.fetch_add(1, SeqCst);

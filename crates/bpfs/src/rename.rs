@@ -285,20 +285,20 @@ impl<P: Pmem> Bpfs<P> {
         lock: TreeLock,
     ) -> Res<()> {
         let (from, to, source) = (plan.from, plan.to, plan.source);
-        let place = match plan.target {
+        let space = match plan.target {
             Some(_) => None,
-            None => Some(self.place(indexes.to(), to.dir, to.name, lock)?),
+            None => Some(self.find_space(indexes.to(), to.dir, to.name, lock)?),
         };
-        let from_dir = self.find(from.dir, from.node)?; // `place` may have moved them
+        let from_dir = self.find(from.dir, from.node)?; // `find_space` may have moved them
         let to_dir = self.find(to.dir, to.node)?;
         let entry_len = dir::entry_len(&self.vol, &from_dir.tree(), source.pos)?;
         let now = self.clock.now();
         let kinds = [source.kind as u8, plan.target.map_or(0, |t| t.kind as u8)];
-        let entry = place.map(|p| NewEntry::new(source.ino, source.kind, to.name, p));
+        let entry = space.map(|p| NewEntry::new(source.ino, source.kind, to.name, p));
         let mut tx = Tx::new(&self.vol, lock);
-        if let (Some(entry), Some(place)) = (&entry, place) {
+        if let (Some(entry), Some(space)) = (&entry, space) {
             // The inodes are copied anyway, unless the log takes the two words.
-            entry.put(&mut tx, to.dir, &to_dir.tree(), place, self.vol.rules.log)?;
+            entry.put(&mut tx, to.dir, &to_dir.tree(), space, self.vol.rules.log)?;
         }
         plan.edit_entries(&mut tx, &kinds);
         self.touch_contents(&mut tx, &from_dir, now);
@@ -308,8 +308,8 @@ impl<P: Pmem> Bpfs<P> {
         self.touch_moved(&mut tx, plan, moved, now);
         let deltas = tx.commit()?;
         self.apply(&deltas);
-        if let Some(place) = place {
-            indexes.to().placed(place, to.name);
+        if let Some(space) = space {
+            indexes.to().placed(space, to.name);
         }
         if !plan.exchange {
             indexes.from.removed(source.pos, entry_len, from.name);

@@ -5,7 +5,7 @@ use crate::error::{Fault, Res};
 use crate::format::{
     BLOCK, BlockNo, FANOUT, HeightAddr, INODE, Inode, MAX_HEIGHT, at, height_for, span,
 };
-use crate::log::Log;
+use crate::log::RedoLog;
 use crate::mode::Rules;
 use medium::Pmem;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -84,7 +84,7 @@ pub(crate) struct Volume<P> {
     pub map: Bitmap,
     /// Blocks that only a change that gives up space may take ([`reserve`]).
     pub reserve: u64,
-    pub log: Log,
+    pub log: RedoLog,
     /// A commit could not be made durable: no more changes are accepted.
     pub failed: AtomicBool,
 }
