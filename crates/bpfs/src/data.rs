@@ -106,7 +106,7 @@ impl<P: Pmem> Bpfs<P> {
         lock: TreeLock,
     ) -> Res<usize> {
         let (_guard, node) = self.locked(ino)?;
-        if self.overwrite(ino, off, data)? {
+        if self.try_overwrite(ino, off, data)? {
             return Ok(data.len());
         }
         let found = self.find(ino, node)?;
@@ -137,7 +137,7 @@ impl<P: Pmem> Bpfs<P> {
     ///
     /// Returns false, and has changed nothing, if this is not such a write, or may fail, or
     /// does more than change contents.
-    fn overwrite(&self, ino: Ino, off: u64, data: &[u8]) -> Res<bool> {
+    fn try_overwrite(&self, ino: Ino, off: u64, data: &[u8]) -> Res<bool> {
         let (vol, len) = (&self.vol, data.len() as u64);
         let in_word = len > 0 && off % 8 + len <= 8;
         let whole = len == BLOCK && off.is_multiple_of(BLOCK);

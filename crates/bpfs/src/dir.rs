@@ -48,7 +48,7 @@ pub(crate) fn parse<'b>(
             DirentHead::read_from_prefix(&block[off..]).map_err(|_| bad("is cut off"))?;
         let len = usize::from(head.rec_len.get());
         if len == 0 {
-            if off == 0 && never_stored(block) {
+            if off == 0 && is_blank(block) {
                 return Err(bad("the block is all zeros, and its names are lost"));
             }
             return Ok(off as u64);
@@ -77,7 +77,7 @@ pub(crate) fn parse<'b>(
 
 /// Whether nothing was ever stored in a block of a directory. A block is added for its first
 /// entry, and a restart keeps that entry's type and name.
-fn never_stored(block: &[u8]) -> bool {
+fn is_blank(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0)
 }
 
@@ -478,7 +478,7 @@ impl NewEntry {
         }
         let len = match space {
             EntrySpace::Hole { .. } => self.name_end(),
-            _ if self.chain_goes_on(pos) => self.len + CHAIN_END,
+            _ if self.has_room_after(pos) => self.len + CHAIN_END,
             _ => self.len,
         };
         tx.edit(dir, pos, pos + len as u64, What::Bytes(&self.bytes[..len]));
@@ -504,14 +504,14 @@ impl NewEntry {
         if name_end > NAME_REST {
             tx.hide(addr + NAME_REST as u64, &self.bytes[NAME_REST..name_end]);
         }
-        if self.chain_goes_on(space.pos()) {
+        if self.has_room_after(space.pos()) {
             tx.hide(addr + (self.len + LEN_WORD) as u64, &[0; 2]);
         }
         LEN_WORD
     }
 
     /// Whether another entry fits after this one in its block.
-    fn chain_goes_on(&self, pos: u64) -> bool {
+    fn has_room_after(&self, pos: u64) -> bool {
         pos % BLOCK + (self.len + DIRENT_MIN) as u64 <= BLOCK
     }
 

@@ -75,7 +75,7 @@ fn corrupt(what: String) -> DumpError {
 }
 
 fn inode_file<P: Pmem + ?Sized>(ground: &Ground<'_, P>) -> Result<Tree> {
-    if !ground.holds(ground.root) {
+    if !ground.has_block(ground.root) {
         return Err(corrupt("the super block has no root record".into()));
     }
     let word = |off| ground.image.word(ground.root.addr() + off).map_err(medium);
@@ -242,11 +242,11 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
         }
         self.end_run(walk)?;
         let (indent, number) = (walk.indent(height), block.0);
-        if !self.ground.holds(block) {
+        if !self.ground.has_block(block) {
             writeln!(self.out, "{indent}block {number}: not in the file system")?;
             return Ok(());
         }
-        if self.spent() {
+        if self.count_block() {
             writeln!(
                 self.out,
                 "{indent}block {number}: more blocks than there are"
@@ -265,7 +265,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
 
     /// Adds leaves to the run, or starts another.
     fn leaves(&mut self, walk: &mut Walk, first: u64, len: u64, block: BlockNo) -> Result<()> {
-        if !block.is_null() && self.spent() {
+        if !block.is_null() && self.count_block() {
             return Ok(());
         }
         if let Some(run) = &mut walk.run {
@@ -300,7 +300,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
 
     /// Counts a block of a tree. Returns true once more blocks were counted than the medium
     /// has.
-    fn spent(&mut self) -> bool {
+    fn count_block(&mut self) -> bool {
         let spent = self.budget == 0;
         self.budget = self.budget.saturating_sub(1);
         spent
@@ -387,7 +387,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
     }
 
     fn xattrs(&mut self, block: BlockNo) -> Result<()> {
-        if !self.ground.holds(block) {
+        if !self.ground.has_block(block) {
             return Ok(());
         }
         let mut bytes = [0; BLOCK as usize];

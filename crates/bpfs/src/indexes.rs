@@ -56,7 +56,7 @@ impl Kept {
     }
 
     /// Whether all take too much, even while the largest is used.
-    fn exceed(&self, limit: u64) -> bool {
+    fn is_over(&self, limit: u64) -> bool {
         let largest = self.by_size.last().map_or(0, |index| index.0);
         self.bytes > limit.max(largest + limit / 2)
     }
@@ -109,7 +109,7 @@ impl Indexes {
     fn shrink(&self, kept: &mut Kept, table: &Table) {
         let mut spared = None;
         for look in 0..2 * kept.by_size.len() {
-            if kept.bytes <= self.limit || (look >= LOOKS && !kept.exceed(self.limit)) {
+            if kept.bytes <= self.limit || (look >= LOOKS && !kept.is_over(self.limit)) {
                 break;
             }
             let Some(candidate) = kept.advance() else {

@@ -75,7 +75,7 @@ impl Number {
         true
     }
 
-    fn unused(&self) -> bool {
+    fn is_unused(&self) -> bool {
         self.life.names.load(SeqCst) == 0 && self.life.refs.load(SeqCst) == 0
     }
 
@@ -83,13 +83,13 @@ impl Number {
         let _held = self.lock.lock().unwrap();
         let mine = match self.reaper {
             Reaper::LiveFirst => self.life.end(),
-            Reaper::CountsFirst => self.unused() && self.life.live.swap(false, SeqCst),
-            Reaper::ByMap => self.unused() && self.used.load(SeqCst),
+            Reaper::CountsFirst => self.is_unused() && self.life.live.swap(false, SeqCst),
+            Reaper::ByMap => self.is_unused() && self.used.load(SeqCst),
         };
         if mine {
             let turns = self.turns.fetch_add(1, SeqCst);
             assert!(!turns.is_multiple_of(2), "contents freed twice");
-            assert!(self.unused(), "freed while in use");
+            assert!(self.is_unused(), "freed while in use");
             assert!(self.used.swap(false, SeqCst), "number freed twice");
         }
     }

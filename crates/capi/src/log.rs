@@ -117,7 +117,7 @@ fn open(at: *const c_void) -> Result<*mut Log, RecordError> {
     let off = space.offset(canonical(at as u64));
     let off = off.ok_or(RecordError::Volatile(at as u64))?;
     let mut open = open_logs::lock();
-    if open.has(off) {
+    if open.is_open(off) {
         return Err(RecordError::Twice);
     }
     let regions = program.memory.regions().map_err(RegionError::from)?;

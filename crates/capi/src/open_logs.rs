@@ -17,7 +17,7 @@ pub(crate) fn lock() -> OpenLogs {
 
 impl OpenLogs {
     /// Whether the log at `off` is open.
-    pub(crate) fn has(&self, off: u64) -> bool {
+    pub(crate) fn is_open(&self, off: u64) -> bool {
         self.0.contains(&off)
     }
 

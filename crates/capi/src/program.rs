@@ -264,12 +264,12 @@ fn open() -> Result<Program, StartError> {
         layout: layout()?,
         map: MapOptions {
             durability: durability()?,
-            force_flush: flag(FORCE_FLUSH)?,
-            simulate_power_cut: flag(SIMULATE_POWER_CUT)?,
+            force_flush: is_set(FORCE_FLUSH)?,
+            simulate_power_cut: is_set(SIMULATE_POWER_CUT)?,
             ..MapOptions::default()
         },
         pool: pool()?,
-        accept_loss: flag(ACCEPT_LOSS)?,
+        accept_loss: is_set(ACCEPT_LOSS)?,
         ..DirectoryOptions::default()
     };
     // The pages of the pool are shared with its file, so a power cut cannot be simulated.
@@ -382,7 +382,7 @@ fn pool() -> Result<Option<PoolOptions>, StartError> {
     }))
 }
 
-fn flag(name: &'static str) -> Result<bool, StartError> {
+fn is_set(name: &'static str) -> Result<bool, StartError> {
     let text = std::env::var_os(name).unwrap_or_default();
     match text.to_str() {
         Some("" | "0") => Ok(false),

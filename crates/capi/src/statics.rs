@@ -156,7 +156,7 @@ pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
         let program = program.clone();
         StaticsError::Memory { program, why }
     };
-    let discards = discards()?;
+    let discards = should_discard()?;
     let mut found = find(memory, &program, discards)?;
     let latest = found.pop();
     if latest.is_none() && !discards {
@@ -182,7 +182,7 @@ pub(crate) fn attach(memory: &Memory) -> Result<(), StaticsError> {
     map(memory, &program, &region, data, &section)
 }
 
-fn discards() -> Result<bool, StaticsError> {
+fn should_discard() -> Result<bool, StaticsError> {
     match std::env::var_os(STATICS) {
         None => Ok(false),
         Some(what) if what == "discard" => Ok(true),

@@ -174,7 +174,7 @@ fn claim(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Claim> {
 }
 
 fn use_of_file(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Claim> {
-    let is_it = |swap: &Path| stat(swap).is_ok_and(|swap| same(&swap, found));
+    let is_it = |swap: &Path| stat(swap).is_ok_and(|swap| is_same_file(&swap, found));
     if swaps().iter().any(|swap| is_it(swap)) {
         return Some(Claim::Swap);
     }
@@ -192,7 +192,7 @@ fn use_of_file(found: &Stat, intent: Intent, except: Option<&Path>) -> Option<Cl
                 Some(Claim::Loop { device, used })
             }
             // A loop device that ends when it is closed is about to end.
-            Intent::Write if !ends_when_closed(&device) => Some(Claim::Loop { device, used }),
+            Intent::Write if !is_autoclear(&device) => Some(Claim::Loop { device, used }),
             Intent::Write | Intent::Overwrite => None,
         }
     });
@@ -234,7 +234,7 @@ fn is_claimed(device: &Path) -> bool {
     open(device, flags, Mode::empty()).is_err()
 }
 
-fn same(one: &Stat, other: &Stat) -> bool {
+fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
@@ -250,7 +250,7 @@ fn loops_over(found: &Stat) -> Vec<PathBuf> {
         // file in another mount namespace.
         let shown = match status(&device) {
             Ok(status) => (status[0], status[1]) == (found.st_dev, found.st_ino),
-            Err(_) => stat(&backing).is_ok_and(|backing| same(&backing, found)),
+            Err(_) => stat(&backing).is_ok_and(|backing| is_same_file(&backing, found)),
         };
         shown.then_some(device)
     });
@@ -283,7 +283,7 @@ fn backing_file(found: &Stat) -> Option<(PathBuf, PathBuf, Option<Identity>)> {
 }
 
 /// Whether a loop device ends at its last close, as those of mount(8) do.
-fn ends_when_closed(device: &Path) -> bool {
+fn is_autoclear(device: &Path) -> bool {
     let name = device.file_name().unwrap_or_default();
     let flag = Path::new("/sys/block").join(name).join("loop/autoclear");
     read_to_string(flag).is_ok_and(|flag| flag.trim() == "1")

@@ -114,11 +114,11 @@ pub fn is_in_memory(path: impl AsRef<Path>) -> Result<bool, OpenError> {
         path: path.to_owned(),
         source: e.into(),
     })?;
-    Ok(keeps_in_memory(&found))
+    Ok(is_memory_fs(&found))
 }
 
 /// Whether a file system keeps its files in memory.
-pub(crate) fn keeps_in_memory(found: &StatFs) -> bool {
+pub(crate) fn is_memory_fs(found: &StatFs) -> bool {
     const TMPFS: u32 = 0x0102_1994;
     const RAMFS: u32 = 0x8584_58f6;
     const HUGETLBFS: u32 = 0x9584_58f6;

@@ -200,7 +200,7 @@ impl<P: Pmem> PowerCut<P> {
         claims.entry(me).or_default().extend(new);
     }
 
-    fn in_range(&self, off: u64, len: u64) -> bool {
+    fn is_in_range(&self, off: u64, len: u64) -> bool {
         off.checked_add(len).is_some_and(|end| end <= self.len())
     }
 
@@ -240,7 +240,7 @@ impl<P: Pmem> PowerCut<P> {
 
     fn store_any(&self, off: u64, bytes: &[u8], stream: bool) {
         let Ok(power) = self.powered() else { return };
-        if !self.in_range(off, bytes.len() as u64) {
+        if !self.is_in_range(off, bytes.len() as u64) {
             // The region below reports it at the next fence.
             return self.inner.store(off, bytes);
         }
@@ -448,7 +448,7 @@ impl<P: Pmem> crate::layer::PmemLayer for PowerCut<P> {
     fn flush(&self, off: u64, len: u64) {
         let Ok(_power) = self.powered() else { return };
         self.inner.flush(off, len);
-        if !self.in_range(off, len) {
+        if !self.is_in_range(off, len) {
             return;
         }
         let claims = lines(off, len).filter_map(|line| {

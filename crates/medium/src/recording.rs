@@ -110,7 +110,7 @@ impl<P: Pmem> Recording<P> {
         self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn in_range(&self, off: u64, len: u64) -> bool {
+    fn is_in_range(&self, off: u64, len: u64) -> bool {
         off.checked_add(len).is_some_and(|end| end <= self.len())
     }
 }
@@ -124,7 +124,7 @@ impl<P: Pmem> crate::layer::PmemLayer for Recording<P> {
 
     fn store(&self, off: u64, bytes: &[u8]) {
         let mut trace = self.trace();
-        if self.in_range(off, bytes.len() as u64) {
+        if self.is_in_range(off, bytes.len() as u64) {
             let events = trace.of_this_thread();
             events.extend(units(off, bytes).map(Event::Store));
         }
@@ -133,7 +133,7 @@ impl<P: Pmem> crate::layer::PmemLayer for Recording<P> {
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {
         let mut trace = self.trace();
-        if self.in_range(off, bytes.len() as u64) {
+        if self.is_in_range(off, bytes.len() as u64) {
             let events = trace.of_this_thread();
             events.extend(units(off, bytes).map(Event::StoreNt));
         }
@@ -142,7 +142,7 @@ impl<P: Pmem> crate::layer::PmemLayer for Recording<P> {
 
     fn flush(&self, off: u64, len: u64) {
         let mut trace = self.trace();
-        if self.in_range(off, len) {
+        if self.is_in_range(off, len) {
             let events = trace.of_this_thread();
             events.extend(lines(off, len).map(|line| Event::Flush { line }));
         }

@@ -590,7 +590,7 @@ fn dirty_bytes(dir: &Path) -> u64 {
     kib * 1024
 }
 
-fn on_memory(path: &Path) -> bool {
+fn is_in_memory_fs(path: &Path) -> bool {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
     let kind = rustix::fs::statfs(path).unwrap().f_type as i64;
@@ -600,7 +600,7 @@ fn on_memory(path: &Path) -> bool {
 #[test]
 fn one_fence_cleans_what_was_flushed_in_all_regions() {
     let files = Files::new();
-    if on_memory(files.dir.path()) {
+    if is_in_memory_fs(files.dir.path()) {
         return skip::test("pages of a file system in memory are never clean");
     }
     let arena = Arena::reserve(None, 8 * GRANULE).unwrap();

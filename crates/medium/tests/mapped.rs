@@ -452,7 +452,7 @@ fn dirty_bytes(path: &Path) -> u64 {
 #[test]
 fn msync_cleans_what_was_flushed_before_fence_returns() {
     let image = Image::new();
-    if on_memory(&image.path()) {
+    if is_in_memory_fs(&image.path()) {
         return skip::test("pages of a file system in memory are never clean");
     }
     let pm = image.open(with(Durability::Msync)).unwrap();
@@ -467,7 +467,7 @@ fn msync_cleans_what_was_flushed_before_fence_returns() {
     }
 }
 
-fn on_memory(path: &Path) -> bool {
+fn is_in_memory_fs(path: &Path) -> bool {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
     let kind = rustix::fs::statfs(path).unwrap().f_type as i64;
@@ -477,7 +477,7 @@ fn on_memory(path: &Path) -> bool {
 #[test]
 fn msync_of_many_threads_leaves_nothing_dirty() {
     let image = Image::new();
-    if on_memory(&image.path()) {
+    if is_in_memory_fs(&image.path()) {
         return skip::test("pages of a file system in memory are never clean");
     }
     let pm = image.open(with(Durability::Msync)).unwrap();

@@ -76,7 +76,7 @@ pub(crate) struct State {
 
 impl State {
     /// Whether the region in `slot` is in use.
-    pub(crate) fn uses(&self, slot: u16) -> bool {
+    pub(crate) fn is_in_use(&self, slot: u16) -> bool {
         self.regions.values().any(|region| region.slot == slot)
     }
 }
@@ -397,9 +397,9 @@ impl Shared {
         let mut unused = Vec::new();
         for (frame, slot, digest) in digests {
             match digest.filter(|_| regions.contains_key(&slot)) {
-                Some(digest) if state.residency.written(frame, digest) => unused.push(frame),
+                Some(digest) if state.residency.finish_write(frame, digest) => unused.push(frame),
                 Some(_) => {}
-                None => state.residency.not_written(frame),
+                None => state.residency.fail_write(frame),
             }
         }
         drop(state);

@@ -203,7 +203,7 @@ impl Pool {
     pub fn forget(&self, slot: u16) -> Result<(), PoolError> {
         let mut state = self.shared.state.lock();
         state.doomed.retain(|doomed| *doomed != slot);
-        if state.uses(slot) {
+        if state.is_in_use(slot) {
             return Err(self.system("remove a region in use from", Errno::BUSY));
         }
         let forgotten = self.shared.forget(&mut state, slot);
@@ -250,7 +250,7 @@ impl Pool {
         prepare_barrier().map_err(refused)?;
         let mut state = self.shared.state.lock();
         self.check_extent(&state.residency, slot, len)?;
-        let in_use = state.uses(slot);
+        let in_use = state.is_in_use(slot);
         let Some(moving) = self.shared.moving.as_ref().filter(|_| !in_use) else {
             return Err(refused(Errno::BUSY));
         };

@@ -83,7 +83,7 @@ impl PageStore for RegionFile {
 impl PagedRegion for Paged {
     fn mark(&self, off: u64, len: u64) {
         let Shared { frames, .. } = self.pool.shared();
-        if len == 0 || !frames.pmem().writes_back() {
+        if len == 0 || !frames.pmem().has_write_back() {
             return;
         }
         // After the stores: their page is now in a frame, or durable in the file.

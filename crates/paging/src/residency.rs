@@ -318,7 +318,7 @@ impl Residency {
 
     /// Records that a page was written back durably, with its digest. True if its frame must
     /// now be released; otherwise the page is in use again.
-    pub fn written(&mut self, frame: u32, digest: Digest) -> bool {
+    pub fn finish_write(&mut self, frame: u32, digest: Digest) -> bool {
         let it = &mut self.frames[frame as usize];
         it.digest = Some(digest);
         let unused = it.state == State::Writing;
@@ -329,7 +329,7 @@ impl Residency {
     }
 
     /// Records that a page cannot be written back.
-    pub fn not_written(&mut self, frame: u32) {
+    pub fn fail_write(&mut self, frame: u32) {
         let it = &mut self.frames[frame as usize];
         // The contents of the file are unknown now.
         it.digest = None;

@@ -260,7 +260,7 @@ impl Using {
             self.put(word, value)?;
         }
         self.frames.sync(&self.file).map_err(text)?;
-        written.retain(|(frame, digest)| self.residency.written(*frame, *digest));
+        written.retain(|(frame, digest)| self.residency.finish_write(*frame, *digest));
         let unused: Vec<u32> = written.iter().map(|(frame, ..)| *frame).collect();
         self.frames.release(&unused).map_err(text)?;
         self.residency.released(&unused);

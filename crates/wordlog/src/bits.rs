@@ -148,7 +148,7 @@ impl<'a, P: Pmem> Unpacker<'a, P> {
     }
 
     /// Whether the rest of the last line is present.
-    fn ends(&mut self) -> Result<bool> {
+    fn has_line_end(&mut self) -> Result<bool> {
         while !self.position.is_multiple_of(LINE) {
             if self.take()?.is_none() {
                 return Ok(false);
@@ -235,7 +235,7 @@ pub(super) fn record<P: Pmem>(
             None => return Ok(Found::Missing),
         }
     }
-    if !stream.ends()? {
+    if !stream.has_line_end()? {
         return Ok(Found::Missing);
     }
     if crc != checksum(position, len, flushed, words) {

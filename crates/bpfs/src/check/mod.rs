@@ -73,7 +73,7 @@ pub(crate) struct Ground<'p, P: ?Sized> {
 
 impl<P: Pmem + ?Sized> Ground<'_, P> {
     /// Whether a pointer may name this block.
-    pub(crate) fn holds(&self, block: BlockNo) -> bool {
+    pub(crate) fn has_block(&self, block: BlockNo) -> bool {
         (self.first..self.blocks).contains(&block.0)
     }
 }

@@ -51,12 +51,12 @@ impl<P: Pmem + ?Sized> Ground<'_, P> {
             return None;
         }
         let mut block = tree.ha.block();
-        while height > 0 && self.holds(block) {
+        while height > 0 && self.has_block(block) {
             height -= 1;
             let slot = leaf / span(height) % FANOUT;
             block = BlockNo(self.image.word(block.addr() + slot * 8).ok()?);
         }
-        self.holds(block).then_some(block)
+        self.has_block(block).then_some(block)
     }
 }
 
@@ -75,7 +75,7 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
     /// Marks a block that a pointer names as used. Returns false, with a finding, if it is
     /// outside the file system or used already.
     pub(super) fn take(&mut self, owner: Owner, block: BlockNo) -> bool {
-        if !self.ground.holds(block) {
+        if !self.ground.has_block(block) {
             self.bad("B7", format_args!("{owner}: points to block {}", block.0));
             return false;
         }

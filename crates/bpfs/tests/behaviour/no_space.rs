@@ -150,14 +150,14 @@ fn operations() -> Vec<Op> {
 }
 
 /// Operations that this image can never have room for.
-fn too_large(op: &Op) -> bool {
+fn is_too_large(op: &Op) -> bool {
     matches!(op, Op::Fallocate { len, .. } if *len > MIB)
 }
 
 fn every_operation_at(full: &Full, modes: &[Mode]) {
     for mode in modes {
         let mut needed_some = 0;
-        for op in operations().iter().filter(|op| !too_large(op)) {
+        for op in operations().iter().filter(|op| !is_too_large(op)) {
             needed_some += u64::from(full.until_it_fits(*mode, op) > 0);
         }
         assert!(
@@ -249,7 +249,7 @@ fn a_call_that_can_never_fit_takes_nothing() {
         let fs = fresh(mode, MIB);
         run(&fs, &mut State::default(), &generate::setup());
         let (before, space) = (snapshot(&fs), free(&fs));
-        for op in operations().iter().filter(|op| too_large(op)) {
+        for op in operations().iter().filter(|op| is_too_large(op)) {
             let got = run_op(&fs, &mut State::default(), op);
             assert_eq!(got, Err(Errno::NOSPC), "{mode}: {op}");
         }

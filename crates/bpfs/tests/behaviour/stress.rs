@@ -75,7 +75,7 @@ impl Drop for Held<'_> {
 
 /// Whether concurrent changes may make a call fail with `errno`. `EIO` and `ESTALE` are
 /// failures, since every thread holds references to the inodes that it uses.
-fn expected(errno: Errno) -> bool {
+fn is_expected(errno: Errno) -> bool {
     const ALL: [Errno; 11] = [
         Errno::NODEV,
         Errno::NOENT,
@@ -245,7 +245,7 @@ impl<'f> Chaos<'f> {
                 _ => self.lives(),
             };
             if let Err(e) = done {
-                assert!(expected(e), "{e:?}");
+                assert!(is_expected(e), "{e:?}");
             }
         }
         for ino in std::mem::take(&mut self.open) {
@@ -452,7 +452,7 @@ fn calls_without_a_reference_do_no_harm() {
                 _ => fs.setxattr(&root(), guess, b"user.x", b"1", XattrMode::Set),
             };
             if let Err(e) = done {
-                assert!(expected(e) || e == Errno::STALE, "{e:?}");
+                assert!(is_expected(e) || e == Errno::STALE, "{e:?}");
             }
         }
     });

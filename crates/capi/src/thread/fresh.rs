@@ -64,11 +64,11 @@ impl Fresh {
     /// Whether the `len` bytes at `at` are in one of the blocks.
     #[inline(always)]
     pub(crate) fn has(&self, at: u64, len: usize) -> bool {
-        at.wrapping_sub(self.start) < self.len && self.finds(at, len as u64)
+        at.wrapping_sub(self.start) < self.len && self.is_in_a_block(at, len as u64)
     }
 
     #[inline]
-    fn finds(&self, at: u64, len: u64) -> bool {
+    fn is_in_a_block(&self, at: u64, len: u64) -> bool {
         let (block, block_len) = self.last.get();
         if at.wrapping_sub(block) < block_len {
             return at - block + len <= block_len;

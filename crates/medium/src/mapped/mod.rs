@@ -312,7 +312,7 @@ impl MappedPmem {
     }
 
     /// Whether fences write back pages that were [marked](Self::mark).
-    pub fn writes_back(&self) -> bool {
+    pub fn has_write_back(&self) -> bool {
         matches!(self.upkeep, Upkeep::WriteBack(_))
     }
 

@@ -5,7 +5,7 @@ use crate::addresses::Mapping;
 use crate::block::is_read_only;
 use crate::claim;
 use crate::cpu::LineFlush;
-use crate::durability::{Durability, EffectiveDurability, keeps_in_memory};
+use crate::durability::{Durability, EffectiveDurability, is_memory_fs};
 use crate::lock::{Access, lock};
 use crate::lossy;
 use crate::open_error::OpenError;
@@ -214,7 +214,7 @@ pub(super) fn map(
 
 /// Whether the file's file system keeps its files in memory.
 fn is_volatile(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|found| keeps_in_memory(&found))
+    rustix::fs::fstatfs(file).is_ok_and(|found| is_memory_fs(&found))
 }
 
 /// The flags with which a file is mapped for `durability`.

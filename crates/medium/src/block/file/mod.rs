@@ -390,7 +390,7 @@ fn write_all(
 ) {
     let mut open = vec![request];
     while let Some(request) = open.pop() {
-        let dsync = if request.durable() {
+        let dsync = if request.is_durable() {
             ReadWriteFlags::DSYNC
         } else {
             ReadWriteFlags::empty()

@@ -56,7 +56,7 @@ impl Request {
     }
 
     /// Whether the writes must be durable when the request ends.
-    pub(super) fn durable(&self) -> bool {
+    pub(super) fn is_durable(&self) -> bool {
         self.writes.iter().any(Write::is_durable)
     }
 
@@ -193,7 +193,7 @@ mod tests {
             prop_assert!(open.iter().all(|r| r.writes.len() <= most));
             let mut ends = BTreeMap::new();
             while let Some(request) = open.pop() {
-                let durable = request.durable();
+                let durable = request.is_durable();
                 prop_assert!(request.writes.iter().all(|write| write.is_durable() == durable));
                 let result = script.call(&request);
                 match request.after(result, &device) {

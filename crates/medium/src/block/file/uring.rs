@@ -167,7 +167,7 @@ impl Uring {
             iov_len: part.len(),
         };
         let parts = Parts(request.rest().map(part).collect());
-        let dsync = if request.durable() {
+        let dsync = if request.is_durable() {
             libc::RWF_DSYNC
         } else {
             0
