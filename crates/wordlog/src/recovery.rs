@@ -108,7 +108,9 @@ impl<P: Pmem> Unrecovered<P> {
                 Ok(Some(end))
             }
             Found::Missing if self.tail.is_none() && !self.was_flushed(self.next)? => Ok(None),
-            _ => Err(self.ring.damaged(self.next)),
+            Found::Record { .. } | Found::Missing | Found::Damaged => {
+                Err(self.ring.damaged(self.next))
+            }
         }
     }
 
