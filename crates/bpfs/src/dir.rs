@@ -446,7 +446,9 @@ impl NewEntry {
         let need = rec_len(name.len());
         let stored_len = match space {
             EntrySpace::Hole { rec_len, .. } => rec_len,
-            _ => need as u16,
+            EntrySpace::Tail { .. } | EntrySpace::NewBlock { .. } | EntrySpace::Reset { .. } => {
+                need as u16
+            }
         };
         let mut bytes = Vec::with_capacity(need + CHAIN_END);
         bytes.extend(ino.0.to_le_bytes());
@@ -478,8 +480,12 @@ impl NewEntry {
         }
         let len = match space {
             EntrySpace::Hole { .. } => self.name_end(),
-            _ if self.has_room_after(pos) => self.len + CHAIN_END,
-            _ => self.len,
+            EntrySpace::Tail { .. } | EntrySpace::NewBlock { .. } | EntrySpace::Reset { .. } => {
+                match self.has_room_after(pos) {
+                    true => self.len + CHAIN_END,
+                    false => self.len,
+                }
+            }
         };
         tx.edit(dir, pos, pos + len as u64, What::Bytes(&self.bytes[..len]));
         if is_new {

@@ -111,8 +111,11 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
                     self.target(ino, tree);
                 }
             }
-            _ if size == 0 => {}
-            _ => self.bad("B17", format_args!("inode {ino}: {kind:?} of {size} bytes")),
+            FileType::Fifo | FileType::CharDevice | FileType::BlockDevice | FileType::Socket
+                if size == 0 => {}
+            FileType::Fifo | FileType::CharDevice | FileType::BlockDevice | FileType::Socket => {
+                self.bad("B17", format_args!("inode {ino}: {kind:?} of {size} bytes"))
+            }
         }
     }
 
