@@ -86,7 +86,18 @@ impl CallError {
             Self::NotThere { .. } => libc::EIO,
             Self::Buffer(_) => libc::EMSGSIZE,
             Self::NoRoot(_) | Self::Nothing => libc::ENOENT,
-            _ => libc::EINVAL,
+            Self::Interrupted(_)
+            | Self::Volatile(_)
+            | Self::NoPlace
+            | Self::Name
+            | Self::Reserved(_)
+            | Self::NoBlock(_)
+            | Self::Size { .. }
+            | Self::Layout { .. }
+            | Self::NoStructure(_)
+            | Self::Null(_)
+            | Self::TooLong(_)
+            | Self::Cursor => libc::EINVAL,
         }
     }
 }

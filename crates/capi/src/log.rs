@@ -77,8 +77,8 @@ impl RecordError {
             Self::Log(LogError::NotALog { .. }) => libc::EINVAL,
             Self::Buffer(_) => libc::EMSGSIZE,
             Self::Twice | Self::Unflushed => libc::EBUSY,
-            Self::Log(_) | Self::Foreign => libc::EIO,
-            _ => libc::EINVAL,
+            Self::Log(LogError::Damaged { .. } | LogError::Medium(_)) | Self::Foreign => libc::EIO,
+            Self::Volatile(_) | Self::Arguments => libc::EINVAL,
         }
     }
 }
@@ -99,7 +99,10 @@ fn create(place: *mut c_void, len: usize, kind: c_int) -> Result<*mut Log, Recor
         let pm = program.memory.memory().space().pmem();
         wordlog::format(pm, start, bytes, kind).map_err(|why| match why {
             LogError::Medium(why) => why.into(),
-            _ => no_room(start, bytes),
+            LogError::Full { .. }
+            | LogError::TooLong { .. }
+            | LogError::NotALog { .. }
+            | LogError::Damaged { .. } => no_room(start, bytes),
         })
     };
     let at = region::map(place, len, format)?;

@@ -146,7 +146,18 @@ impl StartError {
             Self::Memory { why, .. } => errno_of_store(why),
             Self::Refused { .. } => libc::EIO,
             Self::Forked => libc::EBUSY,
-            _ => libc::EINVAL,
+            Self::Base(_)
+            | Self::Bytes(_)
+            | Self::LogBytes(_)
+            | Self::Durability(_)
+            | Self::NotText(_)
+            | Self::PoolBytes(_)
+            | Self::Flag(..)
+            | Self::PoolAndPowerCut
+            | Self::Moved { .. }
+            | Self::NoBase { .. }
+            | Self::OtherLibrary { .. }
+            | Self::Statics(_) => libc::EINVAL,
         }
     }
 }

@@ -49,7 +49,11 @@ impl RegionError {
             Self::Memory(why) => errno_of_store(why),
             Self::InTransaction => libc::EDEADLK,
             Self::Open => libc::EBUSY,
-            _ => libc::EINVAL,
+            Self::NoPlace
+            | Self::Volatile(_)
+            | Self::Arguments
+            | Self::None(_)
+            | Self::Part { .. } => libc::EINVAL,
         }
     }
 }

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 /// An error of reserving addresses, or of mapping or unmapping a file there.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ArenaError {
     /// A base, size or offset that does not consist of whole granules.
     #[error("{what} {value:#x} is not a multiple of {granule:#x}", granule = Arena::GRANULE_BYTES)]

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 /// An error of creating, opening or mapping a file.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum OpenError {
     /// A system call failed.
     #[error("cannot {doing} {}: {source}", path.display())]

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 /// An error of making, opening or using a pool.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PoolError {
     /// The pool's file cannot be used.
     #[error(transparent)]
