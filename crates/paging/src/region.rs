@@ -112,7 +112,9 @@ impl PagedRegion for Paged {
         // The pool's offsets are not those of the region.
         synced.map_err(|why| match why {
             MediumError::NotDurable { .. } => why,
-            _ => MediumError::NotDurable {
+            MediumError::OutOfRange { .. }
+            | MediumError::Unreadable { .. }
+            | MediumError::PowerCut => MediumError::NotDurable {
                 errno: Errno::IO.raw_os_error(),
             },
         })?;

@@ -387,7 +387,10 @@ impl Residency {
     fn queue_of(&mut self, state: State) -> &mut Queue {
         match state {
             State::Mapped => &mut self.mapped,
-            _ => &mut self.unmapped,
+            State::Unmapped => &mut self.unmapped,
+            State::Free | State::Loading | State::Unmapping | State::Writing | State::Releasing => {
+                unreachable!("frames in {state:?} are not queued")
+            }
         }
     }
 }
