@@ -134,5 +134,6 @@ mod userfaultfd;
 
 pub use error::PoolError;
 pub use frames::{Digest, Frames, FramesError, PageError, PageId, PageStore};
-pub use pool::{PAGE_BYTES, PageCounts, Pool};
+pub use moving::PageCounts;
+pub use pool::{PAGE_BYTES, Pool};
 pub use residency::{Fault, Residency, Victim};

@@ -7,7 +7,6 @@
 //! read the event.
 
 use crate::frames::{Frames, PageError, PageId};
-use crate::pool::PageCounts;
 use crate::region::RegionFile;
 use crate::residency::{Fault, Residency, Victim};
 use crate::userfaultfd::Faults;
@@ -33,6 +32,19 @@ use std::time::Duration;
 const RESERVE_MAX: usize = 32;
 /// The time until the next attempt to unmap pages, if the system refused.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Counts of moved pages since the pool was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PageCounts {
+    /// Pages copied from files to frames.
+    pub loaded: u64,
+    /// Pages mapped again, because they were still in their frames.
+    pub mapped_again: u64,
+    /// Pages written to files.
+    pub written: u64,
+    /// Pages removed from their frames, written or not.
+    pub released: u64,
+}
 
 /// The state that the threads share.
 pub(crate) struct Shared {

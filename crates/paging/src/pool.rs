@@ -2,16 +2,17 @@
 
 use crate::PoolError;
 use crate::frames::{Frames, FramesError, PageId, PageStore, check_layout, count_in};
-use crate::moving::{Moving, Shared};
-use crate::region::{Paged, RegionFile};
+use crate::moving::{Moving, PageCounts, Shared};
+use crate::region::RegionFile;
 use crate::residency::Residency;
 use medium::pager::{PagedRegion, Pager, PagerError, Unpaged, prepare_barrier};
 use medium::{
-    EffectiveDurability, MapOptions, MappedPmem, Reserve, create_private_file, without_signals,
+    EffectiveDurability, MapOptions, MappedPmem, MediumError, Reserve, create_private_file,
+    without_signals,
 };
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -33,17 +34,10 @@ pub struct Pool {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Counts of moved pages since the pool was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PageCounts {
-    /// Pages copied from files to frames.
-    pub loaded: u64,
-    /// Pages mapped again, because they were still in their frames.
-    pub mapped_again: u64,
-    /// Pages written to files.
-    pub written: u64,
-    /// Pages removed from their frames, written or not.
-    pub released: u64,
+/// A region in use, as the interface for its mapping.
+struct Paged {
+    pool: Arc<Pool>,
+    region: Arc<RegionFile>,
 }
 
 impl Pool {
@@ -306,10 +300,6 @@ impl Pool {
             source: e.into(),
         }
     }
-
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
-    }
 }
 
 impl Pager for Pool {
@@ -344,6 +334,54 @@ impl Drop for Pool {
             }
             let _ = thread.join();
         }
+    }
+}
+
+impl PagedRegion for Paged {
+    fn mark(&self, off: u64, len: u64) {
+        let frames = &self.pool.shared.frames;
+        if len == 0 || !frames.pmem().has_write_back() {
+            return;
+        }
+        // After the stores: their page is now in a frame, or durable in the file.
+        fence(SeqCst);
+        let residency = self.pool.shared.residency();
+        let page_bytes = frames.page_bytes();
+        let (first, last) = (off / page_bytes, (off + len - 1) / page_bytes);
+        for page in first..=last {
+            let id = PageId {
+                slot: self.region.slot,
+                page: page as u32,
+            };
+            let Some(frame) = residency.frame_of(id) else {
+                continue;
+            };
+            let start = off.max(page * page_bytes);
+            let end = (off + len).min((page + 1) * page_bytes);
+            frames
+                .pmem()
+                .mark(frames.at(frame) + start % page_bytes, end - start);
+        }
+    }
+
+    fn sync_marked(&self) -> Result<(), MediumError> {
+        let synced = self.pool.shared.frames.pmem().complete_fence();
+        // The pool's offsets are not those of the region.
+        synced.map_err(|why| match why {
+            MediumError::NotDurable { .. } => why,
+            MediumError::OutOfRange { .. }
+            | MediumError::Unreadable { .. }
+            | MediumError::PowerCut => MediumError::NotDurable {
+                errno: Errno::IO.raw_os_error(),
+            },
+        })?;
+        self.region.failed.get().map_or(Ok(()), |e| Err(*e))
+    }
+}
+
+impl Drop for Paged {
+    fn drop(&mut self) {
+        self.pool.shared.detach(&self.region);
     }
 }
 

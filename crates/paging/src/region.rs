@@ -1,24 +1,14 @@
-//! A region whose pages are in a pool: the interface for its mapping, and that for the pool.
+//! A region whose pages are in a pool: its file and addresses.
 
 use crate::frames::{PageId, PageStore};
-use crate::moving::Shared;
-use crate::pool::Pool;
 use medium::MediumError;
-use medium::pager::{Marker, PagedRegion};
-use rustix::io::Errno;
+use medium::pager::Marker;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 
-/// The region as the interface for its mapping.
-pub(crate) struct Paged {
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) region: Arc<RegionFile>,
-}
-
-/// The region as the pool uses it.
+/// The file and the addresses of a region.
 pub(crate) struct RegionFile {
     pub(crate) slot: u16,
     /// Its first address.
@@ -77,53 +67,5 @@ impl PageStore for RegionFile {
             true => self.file.sync_data(),
             false => Ok(()),
         }
-    }
-}
-
-impl PagedRegion for Paged {
-    fn mark(&self, off: u64, len: u64) {
-        let Shared { frames, .. } = self.pool.shared();
-        if len == 0 || !frames.pmem().has_write_back() {
-            return;
-        }
-        // After the stores: their page is now in a frame, or durable in the file.
-        fence(SeqCst);
-        let residency = self.pool.shared().residency();
-        let page_bytes = frames.page_bytes();
-        let (first, last) = (off / page_bytes, (off + len - 1) / page_bytes);
-        for page in first..=last {
-            let id = PageId {
-                slot: self.region.slot,
-                page: page as u32,
-            };
-            let Some(frame) = residency.frame_of(id) else {
-                continue;
-            };
-            let start = off.max(page * page_bytes);
-            let end = (off + len).min((page + 1) * page_bytes);
-            frames
-                .pmem()
-                .mark(frames.at(frame) + start % page_bytes, end - start);
-        }
-    }
-
-    fn sync_marked(&self) -> Result<(), MediumError> {
-        let synced = self.pool.shared().frames.pmem().complete_fence();
-        // The pool's offsets are not those of the region.
-        synced.map_err(|why| match why {
-            MediumError::NotDurable { .. } => why,
-            MediumError::OutOfRange { .. }
-            | MediumError::Unreadable { .. }
-            | MediumError::PowerCut => MediumError::NotDurable {
-                errno: Errno::IO.raw_os_error(),
-            },
-        })?;
-        self.region.failed.get().map_or(Ok(()), |e| Err(*e))
-    }
-}
-
-impl Drop for Paged {
-    fn drop(&mut self) {
-        self.pool.shared().detach(&self.region);
     }
 }
