@@ -24,12 +24,12 @@ use medium::Pmem;
 use smallvec::SmallVec;
 use vfs::Ino;
 
-/// How a node may make visible changes.
+/// The way in which a node may make visible changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// By one word, which it offers to its parent.
+    /// The node changes one word, which it offers to its parent.
     Word,
-    /// By a copy.
+    /// The node is replaced by a copy.
     Copy,
 }
 

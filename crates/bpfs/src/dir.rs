@@ -195,7 +195,7 @@ impl DirIndex {
         }
     }
 
-    /// Whether it was used since the last call.
+    /// Whether the index was used since the last call.
     pub(crate) fn was_touched(&self) -> bool {
         self.touched.swap(false, Relaxed)
     }

@@ -14,7 +14,7 @@ pub enum Error {
         /// The medium's error.
         source: MediumError,
     },
-    /// There is no BPFS here.
+    /// The medium has no BPFS.
     #[error("not a BPFS file system (no BPFS signature in the super block); make one with mkfs")]
     NotBpfs,
     /// A BPFS of an unsupported version.

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Errno, Ino};
 
-/// How an operation holds the tree lock.
+/// The way in which an operation holds the tree lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TreeLock {
     /// Shared: inodes stay where they are.
@@ -27,7 +27,7 @@ pub(crate) enum TreeLock {
 /// Blocks that an operation takes or frees.
 type Blocks = SmallVec<[BlockNo; 4]>;
 
-/// How a commit changed the number of blocks of each tree.
+/// The change of the number of blocks of each tree by a commit.
 pub(crate) type Deltas = SmallVec<[(Ino, i64); 2]>;
 
 /// The state of a transaction between its edits and its commit.

@@ -167,7 +167,7 @@ impl Thread {
     /// Stores an address at `at`.
     ///
     /// # Safety
-    /// There must be room for it.
+    /// The 8 bytes at `at` must be writable.
     pub(crate) unsafe fn put(&mut self, at: u64, address: u64) -> Result<(), Interrupted> {
         let bytes = address.to_le_bytes();
         if self.depth > 0 {

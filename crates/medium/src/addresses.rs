@@ -20,7 +20,7 @@ const RESERVED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Whether its addresses belong to a reservation.
+    /// Whether the addresses belong to a reservation.
     reserved: bool,
 }
 

@@ -170,7 +170,7 @@ pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
 /// Copies as on x86-64, without streaming stores.
 ///
 /// # Safety
-/// As on x86-64.
+/// The addresses must be as on x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn copy_nt(how: LineFlush, dst: *mut u8, bytes: &[u8]) {
     // SAFETY: the caller vouches for `dst`.

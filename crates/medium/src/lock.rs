@@ -176,7 +176,7 @@ struct Locker {
     holder: Holder,
     /// Its real user.
     uid: u32,
-    /// Whether it can write to the file.
+    /// Whether the process can write to the file.
     writes: bool,
 }
 

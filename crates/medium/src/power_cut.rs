@@ -380,7 +380,7 @@ impl Choice {
         Self { rng, bias }
     }
 
-    /// How many of `n` stores to keep: 0 to `n`.
+    /// Returns the number of `n` stores to keep: 0 to `n`.
     pub(crate) fn up_to(&mut self, n: usize) -> usize {
         match self.bias {
             0 => 0,

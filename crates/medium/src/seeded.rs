@@ -29,7 +29,7 @@ macro_rules! seeded_bugs {
                 ARMED.store(bug.map_or(usize::MAX, |bug| bug as usize), Relaxed);
             }
 
-            /// How often the armed bug took effect.
+            /// Number of times that the armed bug took effect.
             pub fn fired() -> u64 {
                 FIRED.load(Relaxed)
             }
@@ -85,7 +85,7 @@ macro_rules! seeded_bugs {
                 ARMED.set((bug, 0));
             }
 
-            /// How often the armed bug took effect.
+            /// Number of times that the armed bug took effect.
             pub fn fired() -> u64 {
                 ARMED.get().1
             }

@@ -52,7 +52,7 @@ pub fn units(off: u64, bytes: &[u8]) -> impl Iterator<Item = Unit> + '_ {
     })
 }
 
-/// How many units [`units`] yields for `len` bytes at `off`.
+/// Number of units that [`units`] yields for `len` bytes at `off`.
 pub fn unit_count(off: u64, len: u64) -> u64 {
     let head = (off.wrapping_neg() % WORD_BYTES).min(len);
     let words = (len - head) / WORD_BYTES;
@@ -95,7 +95,7 @@ pub(crate) fn lines(off: u64, len: u64) -> impl Iterator<Item = u64> {
     (first..end).step_by(crate::LINE_BYTES as usize)
 }
 
-/// How many lines `off..off + len` touches.
+/// Number of lines that `off..off + len` touches.
 pub(crate) fn line_count(off: u64, len: u64) -> u64 {
     if len == 0 {
         return 0;

@@ -45,7 +45,7 @@ pub enum HeapError {
     Medium(#[from] MediumError),
 }
 
-/// Why a transaction had no effect.
+/// The reason why a transaction had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum TxError<E> {
     /// The body cancelled the transaction.
@@ -73,7 +73,7 @@ pub enum TxError<E> {
     Growth {
         /// The bytes that were requested.
         bytes: u64,
-        /// Why the heap cannot grow.
+        /// The reason why the heap cannot grow.
         why: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A log is damaged, or memory could not be made durable: no further transaction can commit.
@@ -82,7 +82,7 @@ pub enum TxError<E> {
     Failed(Arc<LogError>),
 }
 
-/// Why a step of a transaction failed.
+/// The reason why a step of a transaction failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Interrupted {
     /// Another transaction was faster: run this one again.
@@ -104,7 +104,7 @@ pub enum Interrupted {
     },
 }
 
-/// Why the body of a transaction ends early.
+/// The reason why the body of a transaction ends early.
 #[derive(Debug)]
 pub enum Stop<E> {
     /// A step returned this; the body passes it on.
@@ -119,7 +119,7 @@ impl<E> From<Interrupted> for Stop<E> {
     }
 }
 
-/// Why a commit failed.
+/// The reason why a commit failed.
 #[derive(Debug)]
 pub enum Uncommitted {
     /// Another transaction was faster: run this one again.

@@ -61,7 +61,7 @@ pub struct Table {
     pub variables: Variables,
 }
 
-/// Why there is no table.
+/// The reason why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The table is damaged.

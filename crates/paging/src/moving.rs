@@ -270,8 +270,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Maps zeros in place of a page that cannot be read, and marks its region. Returns whether
-    /// it could.
+    /// Maps zeros in place of a page that cannot be read, and marks its region. Returns false if
+    /// the fault must be answered again.
     fn lose(&self, moving: &Moving, region: &RegionFile, address: u64) -> bool {
         region.lose(region.page_at(address).page);
         let page = address & !4095;

@@ -37,7 +37,7 @@ impl Thread {
     /// Reads the bytes at `at`.
     ///
     /// # Safety
-    /// They must be readable.
+    /// The bytes must be readable.
     pub(crate) unsafe fn read(&mut self, at: u64, buf: &mut [u8]) -> Result<(), Interrupted> {
         if self.is_young(at) || self.is_own_block(at, buf.len()) {
             // SAFETY: the caller's promise.
@@ -64,7 +64,7 @@ impl Thread {
     /// Copies `len` bytes, which may overlap.
     ///
     /// # Safety
-    /// As `memmove`.
+    /// The ranges must be as for `memmove`.
     unsafe fn copy(
         &mut self,
         (to_side, to): (Side, u64),
@@ -91,7 +91,7 @@ impl Thread {
     /// Sets `len` bytes.
     ///
     /// # Safety
-    /// As `memset`.
+    /// The range must be as for `memset`.
     pub(crate) unsafe fn set(&mut self, to: u64, byte: u8, len: usize) -> Result<(), Interrupted> {
         let bytes = [byte; CHUNK];
         for at in (0..len).step_by(CHUNK) {

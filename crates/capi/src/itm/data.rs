@@ -15,7 +15,7 @@ impl Thread {
     /// Loads `N` bytes at `at`.
     ///
     /// # Safety
-    /// They must be readable.
+    /// The bytes must be readable.
     #[inline(always)]
     unsafe fn load<const N: usize>(&mut self, at: u64) -> Result<[u8; N], Interrupted> {
         if self.is_young(at) || self.is_own_block(at, N) {
@@ -38,7 +38,7 @@ impl Thread {
     /// Stores bytes at `at`.
     ///
     /// # Safety
-    /// There must be room for them.
+    /// The bytes must be writable.
     #[inline(always)]
     pub(crate) unsafe fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), Interrupted> {
         // SAFETY: the caller's promise.
@@ -71,7 +71,7 @@ impl Thread {
     /// Records the old value of `len` bytes at `at`, which the compiler then changes in place.
     ///
     /// # Safety
-    /// They must be readable.
+    /// The bytes must be readable.
     unsafe fn log(&mut self, at: u64, len: usize) {
         let space = self.program.memory.memory().space();
         if space.offset(canonical(at)).is_some() {

@@ -17,7 +17,8 @@ use libc::c_void;
 /// Deletes an exception that reaches no handler.
 ///
 /// # Safety
-/// It must be thrown and not caught. Its destructor, which is code of the program, runs.
+/// The exception must be thrown and not caught. Its destructor, which is code of the program,
+/// runs.
 pub(crate) unsafe fn delete(exception: Option<*mut c_void>) {
     if let Some(exception) = exception {
         // SAFETY: the caller's promise.

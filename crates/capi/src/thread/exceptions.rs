@@ -18,7 +18,7 @@ pub(crate) struct Exceptions {
     /// The exception that leaves the transaction.
     ends_by: Option<*mut c_void>,
     /// The exception that left the undone transaction, if code outside of the transaction threw it.
-    /// It reaches no handler, and must be deleted.
+    /// The exception reaches no handler, and must be deleted.
     pub foreign: Option<*mut c_void>,
 }
 

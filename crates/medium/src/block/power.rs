@@ -201,9 +201,9 @@ struct Wired {
 #[derive(Default)]
 struct State {
     last_id: u64,
-    /// By the id that is the tag of the write in `inner`.
+    /// Submitted writes, by the id that is the tag of the write in `inner`.
     under_way: HashMap<u64, UnderWay>,
-    /// By block; oldest write first.
+    /// Writes that may be lost, by block; the oldest first.
     pending: BTreeMap<Lba, Vec<Pending>>,
     /// Completions of writes that the cut ended, or that came after it.
     failed: Vec<Completion>,

@@ -17,7 +17,7 @@ pub struct OpenWrite {
     pub lba: Lba,
     /// The new contents.
     pub data: Arc<Buffer>,
-    /// Whether it has force unit access.
+    /// Whether the write has force unit access.
     pub durable: bool,
     /// The number of writes that had completed before it; `None` if it has not completed or has
     /// failed.

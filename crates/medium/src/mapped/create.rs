@@ -8,14 +8,14 @@ use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::File;
 use std::path::Path;
 
-/// When the blocks of a new file are allocated.
+/// The moment at which the blocks of a new file are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reserve {
     /// At the first store to a block. If the file system is full by then, the region
     /// fails with [`MediumError::Unreadable`](crate::MediumError::Unreadable).
     #[default]
     Sparse,
-    /// At once.
+    /// When the file is made.
     Whole,
 }
 

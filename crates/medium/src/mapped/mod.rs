@@ -43,7 +43,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use target::{map, shared, system};
 
-/// How to open a mapping.
+/// Options for opening a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MapOptions {
     /// The durability that a fence is to give.
@@ -311,7 +311,7 @@ impl MappedPmem {
         }
     }
 
-    /// Whether fences write back pages that were [marked](Self::mark).
+    /// Returns whether fences write back pages that were [marked](Self::mark).
     pub fn has_write_back(&self) -> bool {
         matches!(self.upkeep, Upkeep::WriteBack(_))
     }

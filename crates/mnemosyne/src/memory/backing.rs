@@ -7,7 +7,7 @@ use medium::{ArenaError, LINE_BYTES, MediumError, OpenError, Pmem, Rule};
 use paging::PoolError;
 use std::path::PathBuf;
 
-/// Why a region's bytes are unavailable.
+/// The reason why a region's bytes are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum BackingError {
     /// A file cannot be made, opened or removed.

@@ -43,7 +43,7 @@ use std::time::Duration;
 const UNFINISHED: &str = ".new-";
 /// The maximum that is read of a small file: a head, a number and a path.
 const SMALL_BYTES: u64 = 8 << 10;
-/// How long to wait for other processes that make files of a directory.
+/// The time to wait for other processes that make files of a directory.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The file from which the kernel returns the id of its boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

@@ -81,7 +81,7 @@ pub(super) fn bad_roots<P: Pmem>(
     Ok(found)
 }
 
-/// Why a root is dangling, if it is.
+/// The reason why a root is dangling, if it is.
 fn wrong_target(
     system: &System,
     targets: Option<&Targets>,

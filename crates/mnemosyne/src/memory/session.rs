@@ -12,7 +12,7 @@ use wordlog::LogError;
 pub struct Session<B: Backing, S: Space<Pmem = B::Pmem> = <B as Backing>::Pmem> {
     tx: tx::TxSession<S>,
     heap: HeapSession<S>,
-    /// How often the heap has had no room for the transaction that will run again.
+    /// Number of times that the heap had no room for the transaction that will run again.
     lacks: u32,
     /// The last field: it may be the last owner of the memory.
     memory: DurableMemory<B, S>,

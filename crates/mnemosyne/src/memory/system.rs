@@ -72,7 +72,7 @@ pub struct Layout {
     pub logs: u64,
     /// The bytes of each log, a multiple of 64.
     pub log_bytes: u64,
-    /// How logs mark their records.
+    /// The way in which logs mark their records.
     pub log_kind: Kind,
 }
 

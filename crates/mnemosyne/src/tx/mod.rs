@@ -66,21 +66,21 @@ pub use session::{Savepoint, Transaction, TxSession};
 pub use space::Space;
 pub use truncation::Truncator;
 
-/// When the words of a transaction are made durable at their addresses.
+/// The moment at which the words of a transaction are made durable at their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Truncation {
     /// When a log is half full, for all logs at once. The thread of a [`Memory::truncator`] does
     /// it, or else the commit that filled the log.
     #[default]
     Lazy,
-    /// In every commit.
+    /// Each commit truncates the logs.
     Eager,
 }
 
 /// Options that the format does not fix.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// When to truncate.
+    /// The moment at which logs are truncated.
     pub truncation: Truncation,
     /// Locks in the table, rounded up to a power of two.
     pub locks: usize,

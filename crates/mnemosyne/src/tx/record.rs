@@ -70,7 +70,7 @@ pub(super) fn set_stamp(record: &mut [u64], stamp: u64) {
 pub(super) struct Run<'a> {
     /// The offset of the first one.
     pub off: u64,
-    /// At least one word.
+    /// The words to store, at least one.
     pub words: &'a [u64],
     /// The bytes of each word that are written; all of them if there is more than one word.
     pub mask: u8,

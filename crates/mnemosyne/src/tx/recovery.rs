@@ -51,7 +51,7 @@ pub struct Area {
     pub logs: u64,
     /// The bytes of each log, a multiple of [`LINE_BYTES`].
     pub log_bytes: u64,
-    /// How logs mark their records.
+    /// The way in which logs mark their records.
     pub kind: Kind,
 }
 
@@ -382,7 +382,7 @@ pub struct Unrecovered<S: Space> {
     pub(crate) area: Area,
     low_water: u64,
     logs: Vec<wordlog::Unrecovered<S::Pmem>>,
-    /// In the order of the stamps.
+    /// The records, in the order of their stamps.
     replay: Vec<Replay>,
 }
 

@@ -328,7 +328,7 @@ struct Reader<const BLOCK: usize> {
     block: Option<Ptr<Block>>,
     at: u64,
     circle: Circle,
-    /// Whether it frees the blocks that it leaves.
+    /// Whether the walk frees the blocks that it leaves.
     frees: bool,
 }
 

@@ -54,7 +54,7 @@ pub enum Io {
     Pwrite,
 }
 
-/// How to open a [`FileDevice`].
+/// Options for opening a [`FileDevice`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceOptions {
     /// Refuses writes and discards (`EROFS`), and permits other readers meanwhile.

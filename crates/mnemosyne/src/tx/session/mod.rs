@@ -43,11 +43,13 @@ pub struct TxSession<S: Space> {
     record: Vec<u64>,
     /// The state that commits of other sessions see, if they wait for readers.
     under: Option<Arc<Under>>,
-    /// Whether it has the turn, and whether it keeps the turn when the transaction is rolled back.
+    /// Whether the session has the turn.
     has_turn: bool,
+    /// Whether the session keeps the turn when the transaction is rolled back.
     keeps_turn: bool,
-    /// How long it waits for a lock with the turn, and whether such a wait was in vain.
+    /// Time that the session waits for a lock with the turn.
     pub(super) patience: Duration,
+    /// Whether such a wait was in vain.
     gave_up: bool,
 }
 
