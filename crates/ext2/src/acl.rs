@@ -1,10 +1,10 @@
 //! Access control lists (POSIX 1003.1e), as ext2 stores them.
 //!
-//! On a mount the kernel checks only permission bits, so these bits must not give anyone more than
+//! On a mount the kernel checks only permission bits, so these bits must not grant more than
 //! the list does: see [`Acl::bits`]. A user or group that the list would give more gets only what
 //! the bits allow. `chmod` changes a list as in the kernel, and new inodes inherit from their
-//! directory. A mount cannot change lists in other ways. A malformed list gives nothing to anyone
-//! but the owner, until `chmod` replaces it.
+//! directory. A mount cannot change lists in other ways. A malformed list grants access
+//! to the owner only, until `chmod` replaces it.
 
 use vfs::FileType;
 
@@ -77,7 +77,7 @@ impl Acl {
         (rest.is_empty() && whole == [true; 3]).then_some(acl)
     }
 
-    /// The list that stands for a malformed one. It gives nothing to anyone but the owner.
+    /// The list that stands for a malformed one. It grants access to the owner only.
     pub(crate) fn owner_only() -> Self {
         let entry = |(tag, perm)| Entry {
             tag,
@@ -127,7 +127,7 @@ impl Acl {
         u32::from(named.fold(7, |all, entry| all & entry.perm & mask))
     }
 
-    /// Permission bits of an inode with the bits `perm`, which give nobody more than this list. A
+    /// Permission bits of an inode with the bits `perm`, which grant no more than this list. A
     /// member of the owning group may be named as a user, and all others as a user or as members of
     /// a group.
     pub(crate) fn bits(&self, perm: u32) -> u32 {

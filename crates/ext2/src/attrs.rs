@@ -206,7 +206,7 @@ impl Ext2 {
         self.list(dir, DEFAULT_LIST)
     }
 
-    /// Permission bits that give nobody more than an inode's list does.
+    /// Permission bits that grant no more than an inode's list does.
     pub(crate) fn shown_perm(&self, node: &Node) -> Result<u32> {
         let perm = u32::from(node.inode.mode.get()) & 0o7777;
         let acl = self.list(node, ACCESS_LIST)?;

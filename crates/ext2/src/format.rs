@@ -95,7 +95,7 @@ pub struct Super {
     pub blocks_count_high: U32,
     pub reserved_blocks_high: U32,
     pub free_blocks_high: U32,
-    /// Bytes after the first 128 that all inodes have. The next field is the wanted number.
+    /// Bytes after the first 128 that all inodes have. The next field is the number to give new ones.
     pub min_extra_isize: U16,
     pub want_extra_isize: U16,
     pub flags: U32,
@@ -161,7 +161,7 @@ bitflags::bitflags! {
         const SPARSE_SUPER = 0x1;
         /// A file may be 2 GiB or larger.
         const LARGE_FILE = 0x2;
-        /// Inodes have more than 128 bytes, and say how many are in use.
+        /// Inodes have more than 128 bytes, and record the number in use.
         const EXTRA_ISIZE = 0x40;
     }
 

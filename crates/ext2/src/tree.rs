@@ -52,7 +52,7 @@ pub(crate) fn slot_end(slot: usize) -> usize {
 }
 
 /// Requests the next indirect blocks of this level together with one that is absent. Otherwise an
-/// attempt on a long file would begin anew at each.
+/// attempt on a long file would be repeated for each.
 fn want_more(error: &FormatError, block: &[u8], index: u64, level: u32) {
     const AHEAD: usize = 256;
     if level > 1 && error.is_absent() {
@@ -333,7 +333,7 @@ impl Ext2 {
         })
     }
 
-    /// Points a file at a block and, if `size` says so, covers it with the size.
+    /// Points a file at a block and sets the size if there is one in `size`.
     pub(crate) fn attach(
         &self,
         op: &Op,

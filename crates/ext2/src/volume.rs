@@ -228,7 +228,7 @@ impl Ext2 {
         Ok(self.patch(op, lba, at, bytes, befores)?.id)
     }
 
-    /// As [`change`](Self::change), and says whether it merged.
+    /// As [`change`](Self::change), and returns whether it merged.
     pub(crate) fn patch(
         &self,
         op: &Op,

@@ -1,4 +1,4 @@
-//! Errors around a mount. Each message is one line and names the way out.
+//! Errors of mounts. Each message is one line, and says what the user can do.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// The server of an earlier mount died without unmounting.
+    /// The server of an earlier mount ended without unmounting.
     #[error(
-        "{dir}: a dead FUSE mount is in the way; remove it with `umount --lazy {dir}`",
+        "{dir}: holds a dead FUSE mount; remove it with `umount --lazy {dir}`",
         dir = dir.display()
     )]
     DeadMount {
@@ -42,8 +42,8 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// Files are open, or somebody's working directory is inside.
-    #[error("{dir}: busy; `fuser -m {dir}` lists who uses it", dir = dir.display())]
+    /// Files are open, or a process has its working directory inside.
+    #[error("{dir}: busy; `fuser -m {dir}` lists the processes that use it", dir = dir.display())]
     Busy {
         /// The mount point.
         dir: PathBuf,

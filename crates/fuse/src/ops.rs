@@ -248,9 +248,8 @@ impl Ops {
         })
     }
 
-    /// `mode`: the flags of `fallocate(2)`; those that we lack are `EOPNOTSUPP`. Drops
-    /// the set-id bits as a truncation does: the kernel leaves it to us, and asks for
-    /// nothing.
+    /// Allocates or frees a range. `mode`: the flags of `fallocate(2)`; unsupported ones fail with
+    /// `EOPNOTSUPP`. Drops the set-id bits as a truncation does, since the kernel does not.
     pub(crate) fn fallocate(
         &self,
         cx: &Ctx,

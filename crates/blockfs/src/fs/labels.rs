@@ -60,7 +60,7 @@ impl<F: Format> BlockFs<F> {
     /// `file /d/f block 3`. Searches the tree from the root until all are found, or up to a limit.
     /// Blocks of a large file system may get no label, and files without a name never get one.
     ///
-    /// Changes go on during the search. A label says the use of a block when it was visited.
+    /// Changes go on during the search. A label is the use of a block when it was visited.
     pub fn label_blocks(&self, blocks: impl IntoIterator<Item = Lba>) -> HashMap<Lba, String> {
         let mut wanted: HashSet<Lba> = blocks.into_iter().collect();
         let mut labels = HashMap::new();

@@ -49,7 +49,7 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// The clock for times of mounting and deleting.
     pub clock: Arc<dyn Clock>,
-    /// Whether the journal was replayed, although the image may still ask for it.
+    /// Whether the journal was replayed, although the image may still require it.
     pub replayed: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct MountOptions {
     pub atime: Atime,
     /// The clock for time stamps.
     pub clock: Arc<dyn Clock>,
-    /// The reaction to damage. `None`: as the superblock says.
+    /// The reaction to damage. `None`: the reaction in the superblock.
     pub on_error: Option<OnError>,
     /// Blocks of an internal journal, if one must be made. `None`: the usual number.
     pub journal_blocks: Option<u64>,

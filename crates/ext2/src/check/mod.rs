@@ -89,7 +89,7 @@ struct Seen {
     nameless_dotdots: u16,
 }
 
-/// A directory and what its entries say.
+/// A directory and the facts found in its entries.
 struct Directory {
     ino: u32,
     /// Its blocks in order, up to its size.

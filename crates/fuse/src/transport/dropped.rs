@@ -10,7 +10,7 @@
 //! # No deadlock
 //! The kernel's lookup of an inode waits for a running eviction. The eviction may wait for writes of
 //! pages, which need a thread that serves requests. Therefore another thread asks the kernel, and a
-//! `statfs` stops to wait after [`PATIENCE`]. It then counts inodes without a FORGET as used.
+//! `statfs` stops waiting after [`PATIENCE`]. It then counts inodes without a FORGET as used.
 
 use crate::ops::Ops;
 use std::collections::HashSet;
@@ -25,14 +25,14 @@ use vfs::Ino;
 /// only if every thread that serves waits here, or the kernel waits for one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time between looks at what is still referenced.
+/// Time between checks of the inodes that are still referenced.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// `FUSE_NOTIFY_INVAL_INODE`, with the header that all notifications have.
 const INVALIDATE_INODE: i32 = 2;
 const MESSAGE_BYTES: usize = 40;
 
-/// Inodes to ask about, and where those go that the kernel does not have.
+/// Inodes to ask the kernel about, and the receiver of those that it does not have.
 type Question = (Vec<Ino>, SyncSender<Vec<Ino>>);
 
 /// Asks the kernel; the thread that does so starts with the first question.

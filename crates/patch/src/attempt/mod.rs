@@ -76,8 +76,8 @@ pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// During an attempt that has met an absent block: names blocks that will be needed soon after
-/// it. They may be in memory.
+/// Adds blocks to be read together with the absent block at which an attempt stops. They may be in
+/// memory. Outside of an attempt this does nothing.
 pub fn want(blocks: impl IntoIterator<Item = Lba>) {
     if is_attempt() {
         WANTED.with_borrow_mut(|wanted| {

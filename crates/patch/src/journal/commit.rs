@@ -32,8 +32,8 @@ impl Shared {
         result
     }
 
-    /// Writes the log's blocks, the commit block after them, and lets home blocks follow (J2,
-    /// J3). No operation is under way.
+    /// Writes the log's blocks and the commit block after them. Then it allows writes of the home
+    /// blocks (J2, J3). No operation is under way.
     fn write_transaction(&self, state: &mut State) -> Result<(), StoreError> {
         let reserved = self.log_blocks(state.running.blocks.len()) as u32;
         let op = self.log.begin(reserved, Caller::SYSTEM)?;

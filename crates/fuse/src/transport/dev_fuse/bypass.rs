@@ -19,8 +19,8 @@ pub(super) enum Bypass {
 }
 
 impl Bypass {
-    /// The answer to an open of `ino` with these flags, which counts among `written`;
-    /// `None`: the kernel need not ask again.
+    /// The answer to an open of `ino` with these flags, which counts among `written`. `None`: the
+    /// kernel need not send further opens.
     pub(super) fn of(self, ino: u64, flags: OpenFlags, written: &Written) -> Option<FopenFlags> {
         match self {
             Bypass::Nothing => None,

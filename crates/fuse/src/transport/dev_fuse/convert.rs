@@ -112,10 +112,9 @@ pub(super) fn absent() -> FileAttr {
     }
 }
 
-/// The attributes in a listing of an inode that cannot be read. They must not be
-/// believed for any time: the next use asks for the inode, and fails. (The protocol has node
-/// number 0 for that, but `fuser` then gives the entry inode number 0, and readers skip such
-/// entries.)
+/// The attributes in a listing of an inode that cannot be read. They must not be cached: the next
+/// use requests the inode, and fails. The protocol has node number 0 for that, but `fuser` then
+/// sets the entry's inode number to 0, and readers skip such entries.
 pub(super) fn unread(e: &vfs::DirEntry<'_>) -> FileAttr {
     FileAttr {
         ino: INodeNo(e.ino.0),

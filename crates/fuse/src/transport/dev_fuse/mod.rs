@@ -51,7 +51,7 @@ const WANTED: [InitFlags; 9] = [
     InitFlags::FUSE_EXPLICIT_INVAL_DATA,
     InitFlags::FUSE_NO_OPEN_SUPPORT,
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-    // Without it the kernel asks for `security.capability` before every write.
+    // Without it the kernel requests `security.capability` before every write.
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
 ];
 
@@ -195,7 +195,7 @@ impl Filesystem for DevFuse {
             }
         }
         self.negotiate_bypass(config);
-        // The nearest value that the kernel takes is what we want when it takes less.
+        // If the kernel refuses a value, its limit is used.
         let _ = config.set_max_write(MAX_IO_BYTES);
         if let Err(most) = config.set_max_readahead(MAX_IO_BYTES) {
             let _ = config.set_max_readahead(most);
@@ -426,7 +426,7 @@ impl Filesystem for DevFuse {
     ) {
         let cx = reader(req, leaves_atime(flags));
         READ_BUF.with_borrow_mut(|buf| {
-            // The kernel asks for no more; a fake one shall not make the buffer grow.
+            // The kernel requests at most this. A fake kernel must not make the buffer grow.
             let size = size.min(MAX_IO_BYTES) as usize;
             if buf.len() < size {
                 buf.resize(size, 0);
