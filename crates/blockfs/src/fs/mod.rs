@@ -23,8 +23,9 @@
 //!
 //! # Locks
 //! A call that changes something holds `tree` for writing, other calls for reading. `known` and
-//! `twins` are taken inside it, `known` for moments, and `dying` inside `known`. [`Store::begin`]
-//! and [`Store::end`], which may wait for write-back, are called without any of them.
+//! `twins` are taken inside it, `known` for moments, and `dying` inside `known`.
+//! [`Store::begin`](patch::Store::begin) and [`Store::end`](patch::Store::end), which may wait for
+//! write-back, are called without any of them.
 //!
 //! Before its first change a call does not hold `tree` while it waits for a device. It runs in
 //! attempts (see [`patch::attempt`]), and other calls may change the tree between them. An attempt
