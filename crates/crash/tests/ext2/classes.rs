@@ -1,5 +1,6 @@
 //! Kinds of scripts and of crashes. Each has a seeded bug of its own in `tests/seeded_blocks`.
 
+use super::bounds::bound;
 use super::wrap::wrapping;
 use super::{holds, quick};
 use crash::block::explore_script;
@@ -19,12 +20,14 @@ fn bounded() -> Options {
     }
 }
 
-/// All scripts of three calls: cuts, holes and writes of one file, and syncs in between.
+/// Scripts of three calls: cuts, holes and writes of one file, and syncs in between. `make test`
+/// draws a third of them.
 #[test]
 fn three_calls_on_one_file() {
     let options = Options {
         trees: vec![Tree::File],
         ops: 3,
+        sample: bound(Some(Tree::File.count(3) / 3), None),
         schedules: vec![Schedule::Any(1)],
         ..bounded()
     };
@@ -47,7 +50,7 @@ fn two_calls_on_one_file_with_journals() {
 #[test]
 fn calls_after_a_recovery_and_a_second_crash() {
     for mode in [Mode::SoftUpdates, Mode::JournalMetadata, Mode::Journal] {
-        for (tree, lives) in [(Tree::Small, 1), (Tree::File, 3)] {
+        for (tree, lives) in [(Tree::Small, 1), (Tree::File, bound(1, 3))] {
             let options = Options {
                 trees: vec![tree],
                 ops: 1,
@@ -97,7 +100,8 @@ fn blocks_that_change_between_log_and_data() {
         for mode in JOURNALS {
             let system = Ext2System::cramped(mode);
             let script = super::full::on_full(&system, setup, rest);
-            let failure = explore_script(&system, &script, &quick());
+            let options = bound(bounded(), quick());
+            let failure = explore_script(&system, &script, &options);
             assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
         }
     }

@@ -1,6 +1,8 @@
 //! ext2 under the explorer in every mode: all scripts of one call and some of two, with every
 //! schedule. e2fsck judges a part of the states as well.
 
+#[path = "../scripts/bounds.rs"]
+mod bounds;
 mod classes;
 mod full;
 mod large;
@@ -11,6 +13,7 @@ mod scripts;
 mod second_judge;
 mod wrap;
 
+use bounds::bound;
 use crash::block::{explore, explore_script};
 use crash::{BlockSystem, Options, Outcome, Schedule};
 use ext2::Ext2System;
@@ -54,12 +57,12 @@ fn holds_on(system: Ext2System, options: &Options) {
     assert!(outcome.states_distinct > 0);
 }
 
-/// Bounds within the time of `make test`: a transaction of ten blocks has a thousand states.
+/// Few states of each moment: a transaction of ten blocks has a thousand.
 fn quick() -> Options {
     Options {
         max_failures: 20,
-        states_per_point: 64,
-        samples: 16,
+        states_per_point: bound(32, 64),
+        samples: bound(8, 16),
         ..Options::default()
     }
 }
@@ -79,7 +82,7 @@ fn pairs() -> Options {
 
 /// Each call is repeated at each block that it needs, up to its first change.
 #[test]
-fn calls_that_are_repeated() {
+fn repeated_calls_change_nothing_twice() {
     let options = Options {
         schedules: vec![Schedule::Sync, Schedule::Each],
         ..singles()
@@ -90,22 +93,22 @@ fn calls_that_are_repeated() {
 }
 
 #[test]
-fn soft_updates() {
+fn soft_updates_keep_their_promise() {
     holds(Mode::SoftUpdates, &pairs());
 }
 
 #[test]
-fn journal_metadata() {
+fn a_journal_of_metadata_keeps_its_promise() {
     holds(Mode::JournalMetadata, &pairs());
 }
 
 #[test]
-fn journal_ordered() {
+fn a_journal_with_ordered_data_keeps_its_promise() {
     holds(Mode::JournalOrdered, &pairs());
 }
 
 #[test]
-fn journal() {
+fn a_journal_of_data_keeps_its_promise() {
     holds(Mode::Journal, &pairs());
 }
 

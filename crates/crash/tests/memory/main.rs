@@ -1,6 +1,10 @@
 //! Every crash state of programs on durable memory: logs, transactions, heap and regions, and
 //! pages that move.
 
+#[path = "../scripts/bounds.rs"]
+mod bounds;
+
+use bounds::bound;
 use crash::program::{Program, explore};
 use crash::{Options, PersistModel};
 use mnemosyne::tx::Truncation;
@@ -59,7 +63,7 @@ fn holds_within<const N: usize>(
 }
 
 #[test]
-fn logs() {
+fn logs_recover_the_records_that_were_flushed() {
     for kind in KINDS {
         for (lines, lengths) in [
             (4, &[1_usize, 3, 0, 6] as &[_]),
@@ -80,14 +84,16 @@ fn logs() {
                 let what = format!(
                     "{kind:?}, {lines} lines, {before} records before, given up: {empties}"
                 );
-                holds(&what, &program, 2);
+                // Two crashes in recovery in one case of three.
+                let depth = bound(1 + usize::from(before == 2 && !empties), 2);
+                holds(&what, &program, depth);
             }
         }
     }
 }
 
 #[test]
-fn transactions() {
+fn transactions_are_atomic_and_durable() {
     for kind in KINDS {
         for truncation in [Truncation::Lazy, Truncation::Eager] {
             for (sessions, by_hand, before) in
@@ -154,7 +160,7 @@ fn a_state_restored_by_an_inner_cancel_is_durable() {
 }
 
 #[test]
-fn heap_and_regions() {
+fn heap_and_regions_agree_after_any_crash() {
     for kind in KINDS {
         for truncation in [Truncation::Lazy, Truncation::Eager] {
             let program = Whole {
@@ -163,7 +169,8 @@ fn heap_and_regions() {
                 log_lines: 30,
                 steps: STEPS,
             };
-            holds(&format!("{kind:?}, {truncation:?}"), &program, 1);
+            let bounds = bound([(0, 128, 8), (1, 8, 2)], [(0, 1024, 8), (1, 16, 8)]);
+            holds_within(&format!("{kind:?}, {truncation:?}"), &program, bounds);
         }
     }
 }
@@ -205,7 +212,7 @@ fn a_long_transaction_beside_a_commit() {
 }
 
 #[test]
-fn threads() {
+fn a_commit_that_another_thread_interrupts_is_atomic() {
     for kind in KINDS {
         let mut stops = 0;
         loop {
@@ -280,7 +287,7 @@ fn hash_table_shrinks() {
 
 /// Leaves and inner nodes are split, merged and evened out, and the root moves up and down.
 #[test]
-fn b_tree() {
+fn b_tree_splits_and_merges_nodes() {
     const T: structures::Kind = structures::Kind::Tree;
     structure(
         T,
@@ -303,7 +310,7 @@ fn b_tree() {
 
 /// Segments are allocated and freed.
 #[test]
-fn vector() {
+fn vector_grows_and_shrinks() {
     const V: structures::Kind = structures::Kind::Vector;
     structure(
         V,
@@ -321,7 +328,7 @@ fn vector() {
 
 /// Blocks are added at one end, and freed at the other.
 #[test]
-fn queue() {
+fn queue_adds_and_frees_blocks() {
     const Q: structures::Kind = structures::Kind::Queue;
     structure(
         Q,
@@ -340,7 +347,7 @@ fn queue() {
 
 /// Records continue in another block, and truncations free the blocks in front.
 #[test]
-fn log() {
+fn log_continues_in_another_block() {
     const L: structures::Kind = structures::Kind::Log;
     structure(
         L,
@@ -359,7 +366,7 @@ fn log() {
 
 /// An element moves from one structure to another in one transaction.
 #[test]
-fn two_structures_at_once() {
+fn an_element_is_in_one_structure_while_it_moves() {
     use structures::Kind::{Log, Queue, Table, Tree};
     structure(
         Queue,
@@ -377,7 +384,7 @@ fn two_structures_at_once() {
 
 /// A crash in a repair, and in the repair after it, loses no more than the first repair named.
 #[test]
-fn interrupted_repairs() {
+fn an_interrupted_repair_loses_no_more_than_it_named() {
     for kind in KINDS {
         let program = Repairs::new(kind);
         holds_within(
@@ -389,7 +396,7 @@ fn interrupted_repairs() {
 }
 
 #[test]
-fn pages() {
+fn pages_that_move_keep_their_contents() {
     for seed in 0..12 {
         let program = Paging {
             frames: 3,
@@ -410,11 +417,13 @@ fn files_of_a_directory() {
     }
 }
 
-/// A process is killed at each of its steps, and another one relies on what it finds.
+/// A process is killed at each of its steps, and another one relies on what it finds. `make test`
+/// takes one step of three, another one for each successor.
 #[test]
 fn files_of_killed_processes() {
     for (n, lives) in files::SUCCESSORS.into_iter().enumerate() {
-        let mut steps = 1;
+        let stride = bound(3, 1);
+        let mut steps = 1 + n % stride;
         loop {
             let program = InFiles::new(lives, steps);
             let what = format!("successor {n} after {steps} steps");
@@ -422,7 +431,7 @@ fn files_of_killed_processes() {
             if !program.was_killed.load(Ordering::Relaxed) {
                 break;
             }
-            steps += 1;
+            steps += stride;
         }
         assert!(steps > 15, "{steps}: to make a directory has more steps");
     }
