@@ -63,11 +63,10 @@ lint: need-build
 
 unit: need-build need-mount
 	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs sfdisk:fdisk sgdisk:gdisk
-	@tools/timed-tests $(CARGO) test --locked --workspace --no-fail-fast
-	@tools/timed-tests $(CARGO) test --locked --workspace --features selvedge-crash/seeded-bugs --test seeded --test seeded_blocks --test seeded_memory
+	@tools/unit-tests
 
 suites: need-build need-mount
-	@$(CARGO) test --quiet --locked --workspace --no-run # already done by unit, as a rule
+	@$(CARGO) test --quiet --locked --workspace --features selvedge-crash/seeded-bugs --no-run # already done by unit, as a rule
 	@SELVEDGE=$(abspath $(CHECKED)) tools/suites bpfs
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2 fsx pjdfstest kernel
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2:journal fsx pjdfstest
