@@ -36,7 +36,8 @@ pub struct Report {
     /// Violations, in any order.
     pub findings: Vec<Finding>,
     /// True if the checker stopped listing findings because there were too many.
-    pub truncated: bool,
+    #[serde(rename = "truncated")]
+    pub is_truncated: bool,
     /// Number of findings that are leaks.
     #[serde(skip)]
     leaks: usize,
@@ -60,7 +61,7 @@ impl Report {
             self.leaks += usize::from(is_leak);
             return;
         }
-        self.truncated = true;
+        self.is_truncated = true;
         if !is_leak && self.leaks > 0 {
             let milder = |found: &&mut Finding| found.severity == Severity::Leak;
             if let Some(leak) = self.findings.iter_mut().find(milder) {
@@ -92,7 +93,7 @@ mod tests {
             report.add("X1", Severity::Leak, "a leak");
         }
         assert_eq!(
-            (report.worst(), report.truncated),
+            (report.worst(), report.is_truncated),
             (Some(Severity::Leak), true)
         );
         for _ in 0..Report::MAX_FINDINGS + 1 {

@@ -144,7 +144,7 @@ impl<'p, P: Pmem + ?Sized> Checker<'p, P> {
 }
 
 fn bad(report: &mut Report, invariant: &str, what: Arguments<'_>) {
-    let what = if report.truncated {
+    let what = if report.is_truncated {
         String::new()
     } else {
         what.to_string()

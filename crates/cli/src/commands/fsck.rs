@@ -162,7 +162,7 @@ fn text(path: &Path, found: &Checked) -> String {
         Some(Severity::Leak) => writeln!(text, "{name}: sound, and can be used as it is"),
         Some(Severity::Corrupt) => {
             let violations = output::count(errors().count() as u64, "violation");
-            let more = if report.truncated { " or more" } else { "" };
+            let more = if report.is_truncated { " or more" } else { "" };
             writeln!(text, "{name}: {violations} of the format{more}")
         }
     };
@@ -184,7 +184,7 @@ fn leaks(report: &Report, go_by: &str) -> Option<String> {
         .collect();
     let more = match leaks().count().saturating_sub(LEAKS) {
         0 => String::new(),
-        more if report.truncated => format!("; and {more} more at least"),
+        more if report.is_truncated => format!("; and {more} more at least"),
         more => format!("; and {more} more"),
     };
     let listed = kinds.join("; ");
