@@ -226,7 +226,7 @@ mod tests {
     /// The prose under the figure: what each optimisation group must not make worse by
     /// more than 256 bytes.
     #[test]
-    fn columns_shrink_as_the_prose_says() {
+    fn columns_shrink_as_the_dissertation_states() {
         for r in FIGURE_3_8 {
             assert!(r.sc < r.sp, "{}", r.op);
             for (next, last) in [(r.aort, r.sc), (r.aandt, r.aort), (r.other, r.aandt)] {
@@ -238,7 +238,7 @@ mod tests {
     /// The prose under the figure: both together save 99 % of the undo data, 85 to 99 % of
     /// the patches and up to 81 % of the time.
     #[test]
-    fn optimisations_save_what_the_prose_says() {
+    fn optimisations_save_as_the_dissertation_states() {
         let at = |workload, which| {
             let mut rows = FIGURE_2_10.iter();
             let found = rows.find(|r| (r.workload, r.optimisations) == (workload, which));

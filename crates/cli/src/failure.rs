@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Exit codes, by the manual pages that define them.
+/// Exit codes, as the manual pages define them.
 pub(crate) mod code {
     /// Anything that has no better code; also mkfs(8), and a violated guarantee.
     pub(crate) const FAILED: u8 = 1;

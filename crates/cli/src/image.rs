@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Runs `work` on an image. Repeats it if the image is in use and its server may be ending.
 ///
 /// # Errors
-/// Those of `work`.
+/// The error of `work`.
 pub(crate) fn patiently<T>(
     path: &Path,
     mut work: impl FnMut() -> engine::Result<T>,

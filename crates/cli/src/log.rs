@@ -63,7 +63,7 @@ struct Filter {
 }
 
 impl Filter {
-    /// Counts a message. Whether it is to be written.
+    /// Counts a message, and returns whether it is to be written.
     fn admits(&self, message: &str) -> bool {
         let Some(counts) = &self.counts else {
             return true;

@@ -24,7 +24,7 @@ pub(crate) fn complain(failure: &Failure) {
     let _ = writeln!(io::stderr(), "selvedge: {failure}");
 }
 
-/// A number of things: `1 state`, `2 states`.
+/// Formats a number of things: `1 state`, `2 states`.
 pub(crate) fn count(n: u64, thing: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{n} {thing}{plural}")
@@ -33,7 +33,7 @@ pub(crate) fn count(n: u64, thing: &str) -> String {
 /// Writes `value` as indented JSON and a newline.
 ///
 /// # Errors
-/// As [`print`].
+/// If standard output cannot be written, as for [`print`].
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(Failure::new)?;
     text.push('\n');

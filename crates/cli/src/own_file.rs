@@ -50,7 +50,7 @@ impl OwnFile {
     /// regular file, such as a device.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and if there is something else of that name.
+    /// If there is no such directory, or a file of another kind has that name.
     pub(crate) fn chosen(path: &Path) -> io::Result<Self> {
         let file = Self::new(path)?;
         match std::fs::symlink_metadata(file.in_dir(&file.name)) {
@@ -63,7 +63,7 @@ impl OwnFile {
     /// The file whose name is that of `image` and `ending`.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If there is no such directory.
     pub(crate) fn beside(image: &Path, ending: &str) -> io::Result<Self> {
         let mut path = image.as_os_str().to_owned();
         path.push(ending);
@@ -75,7 +75,7 @@ impl OwnFile {
         &self.path
     }
 
-    /// Whether it can be written, to be asked before there is anything to write.
+    /// Checks that the file can be written, before there are contents.
     ///
     /// # Errors
     /// The reason why not.

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Reads a script; `-` is standard input.
 ///
 /// # Errors
-/// The file cannot be read, or a line is not a call: the error has its number.
+/// If the file cannot be read, or a line is not a call: the error has its number.
 pub(crate) fn read(path: &Path) -> Result<Script, Failure> {
     let failed = |e: &dyn Display| Failure::about(path, e);
     let mut text = String::new();

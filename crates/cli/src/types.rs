@@ -31,15 +31,15 @@ pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, 
 pub(crate) enum Type {
     /// `selvedge`: that of what the image holds.
     Any,
-    /// This one.
+    /// The engine of this name.
     One(&'static dyn Engine),
 }
 
 impl Type {
-    /// The engine; if any serves, that of what the image holds.
+    /// Returns the chosen engine. Without a choice, returns the engine of the format of the image.
     ///
     /// # Errors
-    /// As [`of_image`].
+    /// If the format of the image cannot be found, as for [`of_image`].
     pub(crate) fn engine(self, path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
         match self {
             Self::One(engine) => Ok(engine),
@@ -130,12 +130,12 @@ pub(crate) struct EngineArgs<V> {
 }
 
 impl<V: Of> EngineArgs<V> {
-    /// Those of the command line.
+    /// The options of the command line.
     pub(crate) fn given(&self) -> &[Given] {
         &self.given
     }
 
-    /// As the engine's own options.
+    /// Parses the options as those of an engine.
     ///
     /// # Errors
     /// An option that it does not have, or a wrong value.

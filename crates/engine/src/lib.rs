@@ -98,7 +98,7 @@ pub trait Engine: Sync {
     /// Its name, as `--type` takes it: lower-case letters and digits.
     fn name(&self) -> &'static str;
 
-    /// One line that describes it, for help texts.
+    /// A description of one line, for help texts.
     fn about(&self) -> &'static str;
 
     /// The magic number of its images. `None` if it has no images.
@@ -253,9 +253,9 @@ pub type Calls<'a> = dyn Fn(&dyn FileSystem) -> Result<()> + 'a;
 
 /// An engine in one configuration, for the crash explorer, by the kind of its medium.
 pub enum Explored {
-    /// On persistent memory.
+    /// A system on persistent memory.
     Memory(Box<dyn System<dyn Pmem>>),
-    /// On a block device.
+    /// A system on a block device.
     Blocks(Box<dyn BlockSystem<dyn BlockDevice>>),
 }
 

@@ -30,7 +30,7 @@ const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
     }
 }
 
-/// In the order in which they are tried: file systems before the partition table whose
+/// Formats in the order in which they are tried: file systems before the partition table whose
 /// mark some of them also carry.
 const KNOWN: &[Magic] = &[
     magic(0, b"XFSB", "an XFS file system"),

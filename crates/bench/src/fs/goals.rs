@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_judged_where_they_are_meant() {
+    fn goals_are_judged_on_their_device_and_workload() {
         use Backing::{Disk, Memory, None};
         use Workload::{Andrew, Delete, Untar};
         let (ours, ext4) = (Target::SOFT_UPDATES, Target::EXT4);

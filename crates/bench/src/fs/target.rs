@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_whose_it_is_and_how_it_orders() {
+    fn names_have_the_owner_and_the_mode() {
         let names: Vec<_> = Target::on_devices().iter().map(Target::to_string).collect();
         assert_eq!(names.len(), 10);
         assert!(names.contains(&Target::SOFT_UPDATES.to_string()));

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_runs_and_does_what_it_says() {
+    fn every_workload_runs_and_has_its_effect() {
         let scratch = tempfile::tempdir().unwrap();
         let options = Options {
             files: 30,

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_judged_where_there_is_something_to_compare_with() {
+    fn goals_are_judged_if_both_figures_exist() {
         let (ours, _) = OURS[0];
         let mut report = Report::new(Machine::here());
         assert_eq!(judge(&report), []);

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_is_not_installed_is_told() {
+    fn a_store_that_is_not_installed_is_reported() {
         let peers = Peers {
             dir: tempfile::tempdir().unwrap(),
             there: Vec::new(),

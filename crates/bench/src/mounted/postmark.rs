@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn does_all_it_should_and_cleans_up() {
+    fn postmark_runs_all_transactions_and_cleans_up() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config::default();
         let tally = run(dir.path(), &config).unwrap();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_says_why() {
+    fn the_error_of_an_ended_server_has_its_exit_status() {
         let scratch = tempfile::tempdir().unwrap();
         let model = Served::Engine(Engine::baseline());
         let error = Server::start(model, Path::new("/bin/false"), scratch.path())

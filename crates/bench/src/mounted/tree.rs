@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_holds_what_it_says_and_repeats() {
+    fn an_archive_holds_its_files_and_repeats() {
         let scratch = tempfile::tempdir().unwrap();
         let first = archive(scratch.path(), 100).unwrap();
         let packed = fs::read(&first.path).unwrap();

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn mail_is_gone_in_the_end() {
+    fn postmark_deletes_its_files() {
         let fs = ModelFs::default();
         let empty = entries(&fs);
         let mail = PostMark {

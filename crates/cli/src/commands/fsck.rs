@@ -66,7 +66,7 @@ struct Json<'a> {
     path: &'a Path,
     r#type: &'static str,
     clean: bool,
-    /// Where a journal was replayed: in place, or in memory.
+    /// The target of the replay of a journal: the image, or memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<Replayed>,
     #[serde(flatten)]

@@ -40,7 +40,7 @@ fn with_graph() -> impl Iterator<Item = &'static dyn Engine> {
     engines.filter(|engine| engine.has_graph())
 }
 
-/// How to show it.
+/// The format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     Svg,

@@ -154,7 +154,7 @@ struct JsonRoot {
     offset: u64,
 }
 
-/// How full the heap is.
+/// The use of the heap.
 #[derive(Serialize)]
 struct Heap {
     bytes: u64,
@@ -177,11 +177,11 @@ struct Checked<'a> {
     directory: &'a Path,
     clean: bool,
     findings: Vec<Finding>,
-    /// There are more findings.
+    /// Whether there are more findings.
     truncated: bool,
     /// Whether parts were not checked, because they depend on damaged ones.
     partial: bool,
-    /// None: the damage leaves no way to tell.
+    /// Number of blocks. `None`: damage prevents a count.
     blocks: Option<u64>,
     lost: Vec<JsonBlock>,
     lost_bytes: u64,
@@ -191,7 +191,7 @@ struct Checked<'a> {
 #[derive(Serialize)]
 struct Repaired<'a> {
     directory: &'a Path,
-    /// Whether it was given up.
+    /// Whether the lost blocks were given up.
     accepted: bool,
     losses: Vec<Loss>,
     /// Violations that remain.

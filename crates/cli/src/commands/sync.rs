@@ -43,8 +43,8 @@ impl Args {
     }
 }
 
-/// Has the kernel write back what it holds of the file system that this file or directory is
-/// in, and the server make it durable. `false`: it is none of ours.
+/// Writes back the kernel's cache of the file system of this file or directory, and makes it
+/// durable in the server. Returns `false` for a file system of another program.
 ///
 /// # Errors
 /// `EIO` and `ENOSPC` if something is not durable; others if nobody could be asked.

@@ -93,9 +93,9 @@ impl Args {
     }
 }
 
-/// Has the server make everything durable, and asks whether all was well since the mount:
-/// nobody else receives the errors that it finds at its end. A server that serves others only is
-/// not asked. `ENOTCONN`: it has ended.
+/// Makes all changes durable, and returns an error if the server had one since the mount. Without
+/// this, errors at the end of the server would reach nobody. Refused access is not an error: the
+/// mount may be for other users only. `ENOTCONN`: the server has ended.
 fn sync(dir: &Path) -> Result<(), Errno> {
     match super::sync::make_durable(dir) {
         Err(e @ (Errno::IO | Errno::NOSPC | Errno::NOTCONN)) => Err(e),

@@ -24,7 +24,7 @@ const MARK: &str = "SELVEDGE_SERVES";
 /// The last byte through the pipe: ASCII "acknowledge".
 const READY: u8 = 6;
 
-/// Whether this process has let the first one go.
+/// Whether this process has ended the first one.
 static LET_GO: AtomicBool = AtomicBool::new(false);
 
 /// Whether standard error has no reader any more: it is a log file, or nothing.
@@ -40,7 +40,8 @@ pub(crate) fn is_second() -> bool {
 /// Starts the second process; returns when it serves or has failed.
 ///
 /// # Errors
-/// If it cannot be started. Its own failure is an exit code, since it has said why.
+/// If it cannot be started. A failure of the second process is an exit code, since that process
+/// printed the reason.
 pub(crate) fn start() -> Result<ExitCode, Failure> {
     let failed = |what: &'static str| {
         move |e: io::Error| Failure::new(format_args!("{what}: {e}")).with_code(code::MOUNT_FAILED)
@@ -81,8 +82,8 @@ pub(crate) fn start() -> Result<ExitCode, Failure> {
     }
 }
 
-/// In the second process, before anything is mounted: leaves the user's session, so that
-/// closing the terminal does not end the server.
+/// Leaves the user's session, in the second process before the mount. So the end of the terminal
+/// does not end the server.
 pub(crate) fn leave_session() {
     // Fails only for a process that leads a session already.
     let _ = rustix::process::setsid();
@@ -111,8 +112,8 @@ impl Output {
     }
 }
 
-/// In the second process, when it serves: prints `told` for the user and ends the first
-/// process. Later output of this one goes to `output`.
+/// Prints `told` for the user and ends the first process, when the second one serves. Later
+/// output of the second process goes to `output`.
 ///
 /// # Errors
 /// If the first process is gone.

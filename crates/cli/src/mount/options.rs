@@ -25,11 +25,11 @@ pub(crate) struct Options {
     pub offset: u64,
     /// `sync` or `dirsync`.
     pub sync: bool,
-    /// `fsname=`: what the mount table shows as the source.
+    /// `fsname=`: the source in the mount table.
     pub fsname: Option<String>,
-    /// `threads=`: how many threads serve.
+    /// `threads=`: the number of threads of the server.
     pub threads: Option<usize>,
-    /// Those of engines.
+    /// Options of engines.
     pub engine: Vec<Given>,
 }
 

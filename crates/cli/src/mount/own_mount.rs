@@ -1,4 +1,4 @@
-//! The mount of this server, and no other.
+//! The mount of this server, as distinct from other mounts on its directory.
 //!
 //! A mount can be unmounted by its directory only, and by then the directory may show another
 //! one: mounted over it, or after `umount --lazy` in its place. Nothing here unmounts that.
@@ -59,7 +59,7 @@ impl OwnMount {
         self.unmounter.dir()
     }
 
-    /// Unmounts it.
+    /// Unmounts the file system from its directory.
     ///
     /// # Errors
     /// If the kernel refuses for another reason than that it is in use.

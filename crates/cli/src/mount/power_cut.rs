@@ -19,7 +19,7 @@ use vfs::FileSystem;
 /// The moment of the cut, and the states that it may leave.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Spec {
-    /// Otherwise only on SIGUSR1.
+    /// The event that cuts the power. `None`: only SIGUSR1 does.
     after: Option<After>,
     /// `seed=`: chooses the state that is left.
     seed: Option<u64>,
@@ -102,7 +102,7 @@ impl std::str::FromStr for Spec {
     }
 }
 
-/// A medium whose power can be cut, and how.
+/// A medium whose power can be cut, with the moment of the cut.
 #[derive(Clone)]
 pub(crate) struct Switch {
     medium: Medium,
@@ -112,10 +112,10 @@ pub(crate) struct Switch {
     reported: Arc<OnceLock<bool>>,
 }
 
-/// A switch, and when its power is to go.
+/// A switch, and the moment of its cut.
 pub(crate) type Power<'a> = (&'a Spec, Switch);
 
-/// Memory that hangs on a switch.
+/// Memory whose power a switch cuts.
 pub(crate) type Region = Arc<PowerCut<Box<dyn Pmem>>>;
 
 /// The medium on the switch, with the model of the states that a cut leaves.
@@ -180,8 +180,8 @@ impl Medium {
 }
 
 impl Switch {
-    /// Puts a switch in front of `region`, which is mapped from `image`, and returns what
-    /// to use in its place. `seed` is for when `spec` has none.
+    /// Puts a switch in front of `region`, which is mapped from `image`, and returns the switched
+    /// region. `seed` is for when `spec` has none.
     ///
     /// # Errors
     /// If the model does not fit memory, no random seed is available, or the report could
@@ -202,11 +202,12 @@ impl Switch {
         Ok((Self::new(medium, image, spec, seed)?, region))
     }
 
-    /// Puts a switch in front of `devices`, of which the first is `image`, and has each
-    /// replaced by what to use in its place. Otherwise as [`of_memory`](Self::of_memory).
+    /// Puts a switch in front of `devices`, of which the first is `image`, and replaces each by
+    /// its switched device. Otherwise as [`of_memory`](Self::of_memory).
     ///
     /// # Errors
-    /// As of `of_memory`, with the models of block devices.
+    /// If the model does not fit block devices, no random seed is available, or the report could
+    /// not be written.
     pub(crate) fn of_blocks<'a>(
         devices: impl IntoIterator<Item = &'a mut Arc<dyn BlockDevice>>,
         image: &Path,

@@ -27,7 +27,7 @@ struct Shown {
 }
 
 impl PowerLine {
-    /// The power of `fs` hangs on `switch`.
+    /// Wraps `fs`, whose calls fail once `switch` cuts the power.
     pub(crate) fn new(fs: Arc<dyn FileSystem>, switch: Switch) -> Self {
         Self {
             root: fs.getattr(&Ctx::root(), Ino::ROOT),
@@ -37,7 +37,7 @@ impl PowerLine {
         }
     }
 
-    /// Has the kernel ask again for all that it was shown.
+    /// Invalidates all inodes and names in the cache of the kernel.
     pub(crate) fn invalidate(&self, kernel: &Invalidator) {
         // Not under the lock: calls under way may be what the kernel waits for.
         let shown = std::mem::take(&mut *self.shown());

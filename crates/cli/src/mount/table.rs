@@ -10,7 +10,7 @@ use std::{fmt, fs, io};
 /// The type that our mounts have.
 pub(crate) const OURS: &str = "fuse.selvedge";
 
-/// One mount.
+/// A mount in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The device number of its file system, as `0:35`: the same in every mount of it.
@@ -96,10 +96,10 @@ fn entries(pid: &str) -> io::Result<Vec<Entry>> {
     Ok(table.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// Where a file system still is in use.
+/// The use of a file system after an unmount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Mounted here, too.
+    /// Mounted on another directory of this namespace.
     Mounted(PathBuf),
     /// Mounted in the mount namespace of this process.
     Elsewhere { pid: u32, dir: PathBuf },
@@ -123,8 +123,8 @@ impl fmt::Display for Rest {
     }
 }
 
-/// Where the file system of a mount that is gone still is in use, as far as this process
-/// may look: its server ends only after that.
+/// Returns the remaining use of a file system after the unmount of `gone`, as far as this process
+/// may look. Its server ends only after that.
 pub(crate) fn rest_of(gone: &Entry) -> Option<Rest> {
     // The number may belong to another mount already.
     let is_alive = || connection(&gone.device) == gone.connection;

@@ -19,7 +19,7 @@ fn called(place: &Fixture, name: &str) -> Command {
 }
 
 #[test]
-fn the_names_that_mount_and_fsck_and_mkfs_look_for() {
+fn programs_named_as_helpers_of_mount_fsck_and_mkfs_work() {
     let place = Fixture::new();
     let file = File::create(place.image()).unwrap();
     file.set_len(4 << 20).unwrap();
@@ -107,7 +107,7 @@ fn mounts_that_fail_exit_with_32_and_leave_no_server() {
 }
 
 #[test]
-fn mkfs_does_not_overwrite_what_it_knows() {
+fn mkfs_does_not_overwrite_known_formats() {
     let place = Fixture::new();
     let file = File::create(place.image()).unwrap();
     file.set_len(4 << 20).unwrap();
@@ -237,7 +237,7 @@ fn info_describes_the_image() {
 }
 
 #[test]
-fn info_tells_what_is_in_force_while_an_image_is_mounted() {
+fn info_of_a_mounted_image_shows_the_options_in_force() {
     let place = Fixture::with_image();
     let unmounted = stdout(&run(0, &["info", place.image_str()]));
     assert!(
@@ -335,7 +335,7 @@ fn told_of_heap(what: &str, path: &str) -> (String, serde_json::Value) {
 }
 
 #[test]
-fn heap_info_tells_regions_roots_and_room() {
+fn heap_info_shows_regions_roots_and_room() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let [(rooted, short), (lost, long)] = with_two_blocks(path);
@@ -395,7 +395,7 @@ fn heap_dump_lists_blocks() {
 }
 
 #[test]
-fn heap_check_names_what_is_wrong_and_the_way_out() {
+fn heap_check_names_the_damage_and_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     run(8, &["heap", "check", &format!("{path}/none")]);
@@ -435,7 +435,7 @@ fn heap_check_names_what_is_wrong_and_the_way_out() {
 
 /// After a crash of the machine, programs are refused: the check says so, and what to do.
 #[test]
-fn heap_check_tells_of_a_crash_of_the_machine() {
+fn heap_check_reports_a_crash_of_the_machine() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     drop(DurableMemory::open_directory(path, &with_short_logs(), Options::default()).unwrap());
@@ -459,7 +459,7 @@ fn heap_check_tells_of_a_crash_of_the_machine() {
 
 /// Nothing is given up without consent, and what is, is named.
 #[test]
-fn heap_repair_names_what_it_gives_up() {
+fn heap_repair_lists_the_lost_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     with_two_blocks(path);

@@ -5,7 +5,7 @@ use oracle::script::generate::Tree;
 use std::fs;
 
 #[test]
-fn a_crash_test_that_was_stopped_tells_what_it_did() {
+fn a_stopped_crash_test_reports_its_work() {
     let args = ["crash", "test", "--ops", "2", "--time-limit", "0", "--json"];
     let json: serde_json::Value = serde_json::from_str(&stdout(&run(0, &args))).unwrap();
     assert_eq!(json["complete"], false);

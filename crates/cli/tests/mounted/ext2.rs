@@ -278,7 +278,7 @@ impl Drop for ReadOnlyLoop {
 }
 
 #[test]
-fn a_read_only_device_says_so_and_shows_what_its_journal_has() {
+fn a_read_only_device_takes_read_only_mounts_that_read_its_journal() {
     let place = image(&["--journal"]);
     let mut server = place.serve(&["-o", "mode=journal,commit=3600"]);
     let file = place.dir().join("file");

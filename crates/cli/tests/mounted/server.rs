@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 #[test]
-fn a_killed_server_loses_nothing_that_had_returned() {
+fn returned_calls_survive_a_killed_server() {
     let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     for i in 0..200 {
@@ -48,7 +48,7 @@ fn a_killed_server_loses_nothing_that_had_returned() {
 }
 
 #[test]
-fn a_second_writer_is_told_who_has_the_image() {
+fn the_error_of_a_second_writer_names_the_holder_of_the_image() {
     let place = Fixture::with_image();
     let server = place.serve(&[]);
     let other = place.path("other");
@@ -94,7 +94,7 @@ fn a_mount_can_become_read_only() {
 }
 
 #[test]
-fn a_remount_refuses_what_it_cannot_change() {
+fn a_remount_rejects_options_that_it_cannot_change() {
     let place = Fixture::with_image();
     place.mount(&["-o", "mode=at,threads=2,durability=msync"]);
     let remount = |code, options: &str| {
@@ -120,7 +120,7 @@ fn a_remount_refuses_what_it_cannot_change() {
 }
 
 #[test]
-fn umount_tells_that_the_file_system_failed() {
+fn umount_reports_a_failed_file_system() {
     let place = Fixture::with_image();
     place.mount(&["--durability", "msync"]);
     fs::write(place.dir().join("file"), "text").unwrap();
@@ -199,7 +199,7 @@ fn a_mount_helper_prints_nothing_on_success() {
 }
 
 #[test]
-fn a_read_only_mount_says_nothing_of_tearing_and_drawings() {
+fn a_read_only_mount_prints_no_notes_on_tearing_and_drawings() {
     let place = Fixture::new();
     let image = place.image_str();
     run(0, &["mkfs", "--type", "ext2", "--size", "16M", image]);
@@ -334,7 +334,7 @@ fn a_mount_in_use_is_not_unmounted() {
 }
 
 #[test]
-fn a_mount_says_which_crashes_the_data_survives() {
+fn a_mount_prints_the_crashes_that_data_survives() {
     let place = Fixture::with_image();
     let first = ["mount", place.image_str(), place.dir_str()];
     let said = run(0, &[&first[..], &["--durability", "process"]].concat());
@@ -419,7 +419,7 @@ fn a_full_standard_output_or_error_does_not_decide() {
 }
 
 #[test]
-fn a_device_that_is_read_only_says_so() {
+fn the_error_of_a_read_only_device_names_the_cause() {
     let place = Fixture::with_image();
     let mut losetup = Command::new("losetup");
     losetup.args(["--find", "--show", "--read-only"]);

@@ -188,7 +188,7 @@ fn umount_fails_if_the_image_was_cut_short() {
 }
 
 #[test]
-fn sync_says_that_the_mount_failed() {
+fn sync_reports_a_failed_mount() {
     let place = Fixture::with_image();
     place.mount(&[]);
     let image = File::options().write(true).open(place.image()).unwrap();
@@ -199,7 +199,7 @@ fn sync_says_that_the_mount_failed() {
 }
 
 #[test]
-fn umount_says_that_the_server_had_died() {
+fn umount_reports_a_dead_server() {
     let place = Fixture::with_image();
     let mut server = place.serve(&[]);
     fs::write(place.dir().join("file"), "text").unwrap();

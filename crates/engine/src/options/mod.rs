@@ -75,7 +75,7 @@ pub fn add(mut command: Command, engines: &[&'static dyn Engine], verb: Verb) ->
     command
 }
 
-/// The option as the command line has it: any text is taken, the help says whose it is.
+/// The option as the command line has it: it takes any text, and its help names the engines.
 fn open_to_all(arg: Arg, engine: &str, merged: Option<&Arg>) -> Arg {
     let help = |of: fn(&Arg) -> Option<&StyledStr>| {
         let own = of(&arg).map(|text| format!("{engine}: {text}"));

@@ -71,7 +71,7 @@ fn refused(engine: usize, words: &[&str]) -> String {
 }
 
 #[test]
-fn the_engine_parses_what_the_command_line_took() {
+fn the_engine_parses_the_options_of_the_command_line() {
     let given = taken(&["--mode", "fast", "--number=7", "--flag"]);
     let matches = parse(ENGINES, ENGINES[0], Verb::Mkfs, &given).unwrap();
     let first = First::from_arg_matches(&matches).unwrap();
