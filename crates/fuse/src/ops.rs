@@ -57,6 +57,7 @@ pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
         pid,
         checked: true,
         noatime: false,
+        sets: vfs::Sets::NONE,
     }
 }
 

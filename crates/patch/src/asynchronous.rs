@@ -1,17 +1,56 @@
-//! No order at all, as in file systems without soft updates or a journal (2.4.2).
+//! No order, as in file systems without soft updates or a journal (2.4.2), but for the order
+//! that programs ask for.
 
-use crate::{Before, Change, Content, Op, PatchId, Patched, Store, StoreError, StoreLayer};
+use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, StoreLayer};
 use medium::block::Lba;
+use parking_lot::Mutex;
 
-/// A store that drops every before. After a crash the file system needs a checker. Crash tests
-/// use it as their control.
-pub struct Async<S>(pub S);
+/// A store that drops befores. After a crash the file system needs a checker. Crash tests use it as
+/// their control.
+///
+/// While a change waits for an order between [`Groups`](crate::Groups), all changes keep their
+/// befores. Otherwise consequences of a change, such as the reuse of blocks that it freed, could
+/// be durable before it.
+pub struct Async<S> {
+    below: S,
+    /// Patches that stand for earlier groups, and may not be durable.
+    groups: Mutex<Vec<PatchId>>,
+}
+
+impl<S: Store> Async<S> {
+    /// A layer over `below`.
+    pub fn new(below: S) -> Self {
+        Self {
+            below,
+            groups: Mutex::default(),
+        }
+    }
+
+    /// The befores that this layer keeps.
+    fn kept<'a>(&self, befores: &'a [Before]) -> &'a [Before] {
+        let mut groups = self.groups.lock();
+        let named = befores.iter().filter(|b| b.rule == Rule::GroupAfterGroup);
+        for group in named {
+            if !groups.contains(&group.patch) {
+                groups.push(group.patch);
+            }
+        }
+        if groups.is_empty() {
+            return &[];
+        }
+        groups.retain(|&group| self.below.is_pending(group));
+        match groups.is_empty() {
+            true => &[],
+            false => befores,
+        }
+    }
+}
 
 impl<S: Store> StoreLayer for Async<S> {
     type Below = S;
 
     fn below(&self) -> &S {
-        &self.0
+        &self.below
     }
 
     fn change(
@@ -20,23 +59,28 @@ impl<S: Store> StoreLayer for Async<S> {
         lba: Lba,
         content: Content,
         change: Change<'_>,
-        _befores: &[Before],
+        befores: &[Before],
     ) -> Result<Patched, StoreError> {
-        self.0.change(op, lba, content, change, &[])
+        let kept = self.kept(befores);
+        self.below.change(op, lba, content, change, kept)
     }
 
     fn freed(
         &self,
         op: &Op,
         lba: Lba,
-        _befores: &[Before],
+        befores: &[Before],
         unreachable: bool,
     ) -> Result<(), StoreError> {
-        self.0.freed(op, lba, &[], unreachable)
+        let kept = self.kept(befores);
+        self.below.freed(op, lba, kept, unreachable)
     }
 
-    fn empty(&self, _befores: &[Before], held: bool) -> PatchId {
-        self.0.empty(&[], held)
+    /// Keeps the befores of empty patches that stand for groups.
+    fn empty(&self, befores: &[Before], held: bool) -> PatchId {
+        let is_group = |before: &Before| before.rule == Rule::GroupAfterGroup;
+        let kept: Vec<Before> = befores.iter().copied().filter(is_group).collect();
+        self.below.empty(&kept, held)
     }
 
     fn set_befores(&self, _empty: PatchId, _befores: &[Before]) {}

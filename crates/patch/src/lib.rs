@@ -6,7 +6,7 @@
 //!
 //! - [`Store`]: the interface through which a file system changes blocks.
 //! - [`DeviceStore`]: a device of a cache. Stores that stand on other stores ([`StoreLayer`]):
-//!   [`Journal`], [`Async`], [`Trace`], [`verify`]; and [`Forgetful`], for tests.
+//!   [`Journal`], [`Groups`], [`Async`], [`Trace`], [`verify`]; and [`Forgetful`], for tests.
 //! - [`attempt`]: work under a lock that does not wait for devices.
 //! - [`stack`]: the layers of a mount, as text.
 //! - [`partition`]: partitions of devices.
@@ -49,6 +49,7 @@ mod cache;
 pub mod draw;
 mod forgetful;
 mod graph;
+mod groups;
 mod id;
 pub mod journal;
 mod optimise;
@@ -63,6 +64,7 @@ pub mod verify;
 pub use asynchronous::Async;
 pub use cache::{Cache, CacheOptions, CacheStats, DeviceStore, Durable};
 pub use forgetful::Forgetful;
+pub use groups::{Groups, Sets};
 pub use id::PatchId;
 pub use journal::{Journal, JournalOptions, Mode};
 pub use medium::Rule;

@@ -19,4 +19,6 @@ medium::seeded_bugs! {
     TailBeforeHome,
     /// Replay does not restore the magic number at the start of an escaped block.
     LoseEscape,
+    /// A group waits for a part of the group before it.
+    GroupReleasedEarly,
 }

@@ -2,6 +2,7 @@
 //! (journal, async, trace) stand on a store and are stores.
 
 use crate::PatchId;
+use crate::groups::Sets;
 use medium::Rule;
 use medium::block::{BlockError, Buffer, Lba};
 use std::sync::Arc;
@@ -71,14 +72,14 @@ pub struct Op {
 
 impl Op {
     /// The process that requested the operation.
-    pub fn caller(&self) -> Caller {
-        self.caller
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 }
 
 /// A process that requests changes. Layers receive it with every change of an operation;
 /// patches do not keep it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// Id of the process's user.
     pub uid: u32,
@@ -86,6 +87,8 @@ pub struct Caller {
     pub gid: u32,
     /// Id of the process.
     pub pid: u32,
+    /// The sets that the changes join ([`Groups`](crate::Groups)).
+    pub sets: Sets,
 }
 
 impl Caller {
@@ -94,6 +97,7 @@ impl Caller {
         uid: 0,
         gid: 0,
         pid: 0,
+        sets: Sets::NONE,
     };
 }
 

@@ -23,7 +23,7 @@ impl<S: Store> StoreLayer for Trace<S> {
     }
 
     fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
-        let begun = self.0.begin(blocks, caller);
+        let begun = self.0.begin(blocks, caller.clone());
         tracing::trace!(target: "patch::trace", blocks, ?caller, ok = begun.is_ok(), "begin");
         begun
     }

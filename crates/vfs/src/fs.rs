@@ -2,8 +2,8 @@
 
 use crate::check::Finding;
 use crate::{
-    Attr, Cookie, Ctx, DirEntry, Fallocate, FileType, Guarantees, Ino, Name, NewNode, OpenFlags,
-    Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+    Attr, ChangeOrder, Cookie, Ctx, DirEntry, Fallocate, FileType, Guarantees, Ino, Name, NewNode,
+    OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
 };
 
 /// A mounted file system.
@@ -28,6 +28,11 @@ use crate::{
 pub trait FileSystem: Send + Sync {
     /// The promises of this file system, as mounted, about crashes.
     fn guarantees(&self) -> Guarantees;
+
+    /// The order between sets of changes, if the file system can keep one.
+    fn change_order(&self) -> Option<&dyn ChangeOrder> {
+        None
+    }
 
     /// Compares volatile state (allocators, link counts) with the stored state, and returns the
     /// differences. No other call may be under way.

@@ -3,6 +3,7 @@
 //! - [`FileSystem`]: the inode-based trait that front ends call.
 //! - [`System`]: makes, opens and checks an engine, for harnesses.
 //! - [`Guarantees`]: the promises of a file system about crashes, as a value.
+//! - [`ChangeOrder`]: order between sets of changes, without durability.
 //! - [`perm`]: permissions and ownership, as Linux has them.
 //! - [`check`]: reports of checkers, by invariant.
 //!
@@ -33,6 +34,7 @@ mod clock;
 mod fs;
 pub mod guarantees;
 mod new_node;
+mod order;
 pub mod perm;
 mod system;
 mod types;
@@ -45,6 +47,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use fs::FileSystem;
 pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
 pub use new_node::NewNode;
+pub use order::{ChangeOrder, SetId, Sets};
 pub use rustix::io::Errno;
 pub use system::{BlockSystem, DrawnWrite, Still, System};
 pub use types::*;

@@ -81,13 +81,15 @@ pub struct Ctx {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Process id, for messages only.
+    /// Id of the process, or of one of its threads; 0 if unknown.
     pub pid: u32,
     /// The kernel has checked permissions already (`default_permissions`). The file system must
     /// not check again, since `groups` may be incomplete.
     pub checked: bool,
     /// The descriptor was opened with `O_NOATIME`: the access time stays.
     pub noatime: bool,
+    /// The sets that changes of the call join.
+    pub sets: crate::Sets,
 }
 
 impl Ctx {
@@ -100,6 +102,7 @@ impl Ctx {
             pid: std::process::id(),
             checked: false,
             noatime: false,
+            sets: crate::Sets::NONE,
         }
     }
 

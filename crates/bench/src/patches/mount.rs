@@ -70,7 +70,7 @@ impl Mounted {
         let cache = Arc::new(Cache::new(vec![Box::new(device.clone())], options));
         let store: Arc<dyn Store> = match how {
             Optimisations::Soft(_) => Arc::new(cache.store(0)),
-            Optimisations::Async => Arc::new(Async(cache.store(0))),
+            Optimisations::Async => Arc::new(Async::new(cache.store(0))),
         };
         // Every call at another time, and all runs at the same times.
         let clock = Arc::new(ManualClock::new(

@@ -15,7 +15,7 @@ impl<F: Format> BlockFs<F> {
             self.trim(ino, size)?;
         }
         let blocks = self.format.cost(self.destroyed_at_once()) + 2;
-        let (attr, more) = self.change(caller(cx), blocks, |op| {
+        let (attr, more) = self.change(&caller(cx), blocks, |op| {
             let attr = self.attr(ino)?;
             let set = perm::check_setattr(cx, &attr, set)?;
             if set == SetAttr::default() {
@@ -33,7 +33,7 @@ impl<F: Format> BlockFs<F> {
             Ok((self.attr(ino)?, more))
         })?;
         if more {
-            self.finish_cut(caller(cx), ino)?;
+            self.finish_cut(&caller(cx), ino)?;
             return self.look(|| self.attr(ino));
         }
         Ok(attr)

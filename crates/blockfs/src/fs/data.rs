@@ -312,7 +312,7 @@ impl<F: Format> BlockFs<F> {
     /// `O_TRUNC`.
     pub(super) fn cut(&self, cx: &Ctx, ino: Ino) -> Result<()> {
         let blocks = self.format.cost(self.destroyed_at_once()) + 2;
-        let more = self.change(caller(cx), blocks, |op| {
+        let more = self.change(&caller(cx), blocks, |op| {
             let attr = self.attr(ino)?;
             let now = self.now();
             let change = InodeChange {
@@ -324,7 +324,7 @@ impl<F: Format> BlockFs<F> {
             self.resize(op, &attr, 0, change)
         })?;
         if more {
-            self.finish_cut(caller(cx), ino)
+            self.finish_cut(&caller(cx), ino)
         } else {
             Ok(())
         }
@@ -379,7 +379,7 @@ impl<F: Format> BlockFs<F> {
     }
 
     /// Frees all blocks past the size, in as many operations as that takes.
-    pub(super) fn finish_cut(&self, caller: Caller, ino: Ino) -> Result<()> {
+    pub(super) fn finish_cut(&self, caller: &Caller, ino: Ino) -> Result<()> {
         loop {
             let blocks = self.format.cost(self.destroyed_at_once()) + 2;
             let more = self.change(caller, blocks, |op| {

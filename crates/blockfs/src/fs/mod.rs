@@ -44,6 +44,7 @@
 //! - with a journal, the neighbour in the list of orphans of a file that gets a name.
 
 mod attrs;
+mod change_order;
 mod data;
 mod dying;
 mod homes;
@@ -66,7 +67,7 @@ use hashbrown::HashMap;
 use known::{Known, MIN_KNOWN, Synced};
 use parking_lot::{Mutex, RwLock};
 use patch::attempt::Attempts;
-use patch::{Caller, Op};
+use patch::{Caller, Groups, Op, Store};
 use refusal::{Refusal, not_stored, report};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -91,6 +92,8 @@ pub struct BlockFsOptions {
     pub guarantees: Guarantees,
     /// The reaction to damage.
     pub on_error: OnError,
+    /// The layer above the store's others that orders sets of changes.
+    pub groups: Option<Arc<Groups<Arc<dyn Store>>>>,
 }
 
 impl BlockFsOptions {
@@ -102,6 +105,7 @@ impl BlockFsOptions {
             clock: Arc::new(SystemClock),
             guarantees,
             on_error: OnError::default(),
+            groups: None,
         }
     }
 }
@@ -172,7 +176,7 @@ impl<F: Format> BlockFs<F> {
     /// without the lock, and between operations of the store.
     fn change<T>(
         &self,
-        caller: Caller,
+        caller: &Caller,
         blocks: u32,
         mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
@@ -182,7 +186,7 @@ impl<F: Format> BlockFs<F> {
             if self.is_read_only() {
                 return Err(Errno::ROFS);
             }
-            let op = self.format.store().begin(blocks, caller);
+            let op = self.format.store().begin(blocks, caller.clone());
             let op = op.map_err(FormatError::from);
             let op = op.map_err(|e| report(&e))?;
             let done = {
@@ -295,7 +299,7 @@ impl<F: Format> BlockFs<F> {
         let Some(death) = self.take_references(ino, count) else {
             return;
         };
-        if let Err(errno) = self.destroy_orphan(Caller::SYSTEM, death) {
+        if let Err(errno) = self.destroy_orphan(&Caller::SYSTEM, death) {
             tracing::warn!("inode {ino} has no name and could not be freed: {errno}");
         }
     }
@@ -339,7 +343,7 @@ impl<F: Format> BlockFs<F> {
             ..Default::default()
         };
         // A read does not fail because its time could not be stored.
-        let _ = self.change(caller(cx), 1, |op| {
+        let _ = self.change(&caller(cx), 1, |op| {
             let stamped = self.format.change_inode(op, ino, &change, &[])?;
             self.note_inode(ino, &change, stamped);
             Ok(())
@@ -353,12 +357,17 @@ fn caller(cx: &Ctx) -> Caller {
         uid: cx.uid,
         gid: cx.gid,
         pid: cx.pid,
+        sets: patch::Sets::new(cx.sets.numbers().cloned()),
     }
 }
 
 impl<F: Format> FileSystem for BlockFs<F> {
     fn guarantees(&self) -> Guarantees {
         self.options.guarantees.clone()
+    }
+
+    fn change_order(&self) -> Option<&dyn vfs::ChangeOrder> {
+        self.options.groups.as_ref().map(|_| self as _)
     }
 
     fn audit(&self) -> Vec<Finding> {
@@ -557,7 +566,7 @@ impl<F: Format> FileSystem for BlockFs<F> {
         }
         let written_back = match self.is_read_only() {
             true => Ok(()),
-            false => self.change(Caller::SYSTEM, self.format.cost(0), |op| {
+            false => self.change(&Caller::SYSTEM, self.format.cost(0), |op| {
                 Ok(self.format.write_back(op)?)
             }),
         };

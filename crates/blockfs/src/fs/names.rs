@@ -267,7 +267,7 @@ impl<F: Format> BlockFs<F> {
 
     /// Makes an inode without a name. Takes a reference.
     pub(super) fn make_nameless(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        self.change(caller(cx), self.format.cost(1) + 4, |op| {
+        self.change(&caller(cx), self.format.cost(1) + 4, |op| {
             let parent = self.attr(dir)?;
             if parent.kind != FileType::Directory {
                 return Err(Errno::NOTDIR.into());
@@ -368,7 +368,7 @@ impl<F: Format> BlockFs<F> {
             self.read_names_for(dir, name);
         }
         let blocks = self.format.cost(self.destroyed_at_once()) + 4;
-        let orphan = self.change(caller(cx), blocks, |op| {
+        let orphan = self.change(&caller(cx), blocks, |op| {
             let (parent, found) = self.search(cx, dir, name)?;
             let found = found.ok_or(Errno::NOENT)?;
             let victim = self.named(found)?;
@@ -398,7 +398,7 @@ impl<F: Format> BlockFs<F> {
             self.drop_link(op, &victim, freeing, removed, now, stays)
         })?;
         match orphan {
-            Some(death) => self.destroy_orphan(caller(cx), death),
+            Some(death) => self.destroy_orphan(&caller(cx), death),
             None => Ok(()),
         }
     }
@@ -544,7 +544,7 @@ impl<F: Format> BlockFs<F> {
 
     /// Frees an orphan, in as many operations as that takes. A crash in between leaves a smaller
     /// orphan, or blocks without an owner.
-    pub(super) fn destroy_orphan(&self, caller: Caller, death: Death<'_>) -> Result<()> {
+    pub(super) fn destroy_orphan(&self, caller: &Caller, death: Death<'_>) -> Result<()> {
         let ino = death.ino();
         loop {
             let more = self.change(caller, self.format.cost(self.destroyed_at_once()), |op| {
@@ -590,9 +590,9 @@ impl<F: Format> BlockFs<F> {
                 continue;
             };
             let done = if attr.nlink > 0 {
-                self.finish_cut(Caller::SYSTEM, ino)
+                self.finish_cut(&Caller::SYSTEM, ino)
             } else if let Some(death) = self.dying.enter(ino) {
-                self.destroy_orphan(Caller::SYSTEM, death)
+                self.destroy_orphan(&Caller::SYSTEM, death)
             } else {
                 Ok(()) // another thread frees it
             };

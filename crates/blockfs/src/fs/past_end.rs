@@ -60,7 +60,7 @@ impl<F: Format> BlockFs<F> {
             }
         })?;
         if found == PastEnd::Blocks {
-            self.finish_cut(patch::Caller::SYSTEM, ino)?;
+            self.finish_cut(&patch::Caller::SYSTEM, ino)?;
             self.sync_recent(ino, Synced::AllButTimes)?;
             self.know_past_end(ino, PastEnd::Nothing);
         }

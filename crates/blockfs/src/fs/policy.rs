@@ -82,7 +82,7 @@ impl<F: Format> BlockFs<F> {
         mut f: impl FnMut(&Op) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
         let keeps = !self.format.may_use_reserve(cx);
-        self.change(caller(cx), blocks, |op| {
+        self.change(&caller(cx), blocks, |op| {
             self.format.keep_reserve(keeps);
             let done = f(op);
             self.format.keep_reserve(false);

@@ -61,7 +61,7 @@ impl<F: Format> BlockFs<F> {
             self.move_to(op, &plan, freeing)
         })?;
         match orphan {
-            Some(death) => self.destroy_orphan(caller(cx), death),
+            Some(death) => self.destroy_orphan(&caller(cx), death),
             None => Ok(()),
         }
     }

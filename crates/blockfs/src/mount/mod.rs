@@ -23,7 +23,7 @@ use journals::{belongs_to, prepare_log};
 use medium::block::{BlockDevice, Lba};
 use patch::journal::{LogBlocks, Seconds};
 use patch::stack::Stack;
-use patch::{Cache, CacheOptions, Forgetful, Journal, Store};
+use patch::{Cache, CacheOptions, Forgetful, Groups, Journal, Store};
 use std::sync::Arc;
 use vfs::{Atime, Clock, SystemClock};
 
@@ -177,7 +177,8 @@ pub fn mount<F: Mountable>(
         // log is empty, and the cache has not read the superblock.
         F::set_needs_replay(&*disk, true)?;
     }
-    let mut store = assembled.store;
+    let groups = Arc::new(Groups::new(assembled.store));
+    let mut store: Arc<dyn Store> = groups.clone();
     if options.forgetful {
         store = Arc::new(Forgetful::new(store));
     }
@@ -196,6 +197,7 @@ pub fn mount<F: Mountable>(
             Some(chosen) => chosen,
             None => F::superblock(&*disk)?.on_error,
         },
+        groups: Some(groups),
     };
     Ok(Mounted {
         fs: Arc::new(BlockFs::open(format, served)?),

@@ -37,7 +37,7 @@ impl StoreLayer for Collecting {
         change: Change<'_>,
         befores: &[Before],
     ) -> Result<Patched, StoreError> {
-        self.callers.lock().insert(op.caller());
+        self.callers.lock().insert(op.caller().clone());
         self.below.change(op, lba, content, change, befores)
     }
 }
@@ -67,7 +67,12 @@ fn changes_carry_their_caller_through_the_layers() {
         };
         run(&cx);
         let (uid, gid, pid) = (cx.uid, cx.gid, cx.pid);
-        let expected = HashSet::from([Caller { uid, gid, pid }]);
+        let expected = HashSet::from([Caller {
+            uid,
+            gid,
+            pid,
+            sets: patch::Sets::NONE,
+        }]);
         assert_eq!(*callers.lock(), expected, "{what}");
     };
     seen("create", &|cx| {

@@ -197,7 +197,7 @@ const SMALL: Change<'_> = Change::Bytes { at: 4, bytes: &[7] };
 #[test]
 fn a_write_before_its_befores_is_reported() {
     let bench = bench();
-    let store = bench.verify(Async(bench.store()));
+    let store = bench.verify(Async::new(bench.store()));
     let first = put(&store, 1, SMALL, &[]);
     let second = put(&store, 2, SMALL, &[first]);
     let error = store.sync(&[second]).unwrap_err();

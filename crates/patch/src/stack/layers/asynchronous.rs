@@ -13,5 +13,5 @@ impl Kind for AsyncLayer {
     const NAME: &'static str = "async";
     const ABOUT: &'static str = "drops the order of changes; after a crash the image needs fsck";
     const OPTIONS: &'static [Opt<Self>] = &[];
-    const BUILD: Build<Self> = Build::OnOrdered(|_, below, _| Ok(Arc::new(Async(below))));
+    const BUILD: Build<Self> = Build::OnOrdered(|_, below, _| Ok(Arc::new(Async::new(below))));
 }
