@@ -57,6 +57,7 @@ pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
         pid,
         checked: true,
         noatime: false,
+        is_write_back: false,
         sets: vfs::Sets::NONE,
     }
 }
@@ -352,6 +353,17 @@ impl Ops {
             _ => return Err(Errno::INVAL),
         };
         self.fs.setxattr(cx, Ino(ino), name, value, mode)
+    }
+
+    /// A request of `ioctl(2)`.
+    pub(crate) fn control(
+        &self,
+        cx: &Ctx,
+        ino: u64,
+        command: u32,
+        input: &[u8],
+    ) -> Result<Vec<u8>> {
+        self.fs.control(cx, Ino(ino), command, input)
     }
 
     /// The names, each followed by a NUL.

@@ -173,4 +173,10 @@ pub trait FileSystem: Send + Sync {
     fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
     /// Removes an extended attribute; fails with [`absent_xattr`](crate::absent_xattr) without it.
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;
+
+    /// A request that only some files know (`ioctl`), with its bytes in and out; `ENOTTY`
+    /// otherwise.
+    fn control(&self, _cx: &Ctx, _ino: Ino, _command: u32, _input: &[u8]) -> Result<Vec<u8>> {
+        Err(crate::Errno::NOTTY)
+    }
 }

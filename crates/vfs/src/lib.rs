@@ -33,6 +33,7 @@ mod checks;
 mod clock;
 mod fs;
 pub mod guarantees;
+mod layer;
 mod new_node;
 mod order;
 pub mod perm;
@@ -46,6 +47,7 @@ pub use checks::{
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use fs::FileSystem;
 pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
+pub use layer::FileSystemLayer;
 pub use new_node::NewNode;
 pub use order::{ChangeOrder, SetId, Sets};
 pub use rustix::io::Errno;

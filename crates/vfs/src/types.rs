@@ -88,6 +88,8 @@ pub struct Ctx {
     pub checked: bool,
     /// The descriptor was opened with `O_NOATIME`: the access time stays.
     pub noatime: bool,
+    /// The kernel writes pages of a mapping back, for a process that it does not name.
+    pub is_write_back: bool,
     /// The sets that changes of the call join.
     pub sets: crate::Sets,
 }
@@ -102,6 +104,7 @@ impl Ctx {
             pid: std::process::id(),
             checked: false,
             noatime: false,
+            is_write_back: false,
             sets: crate::Sets::NONE,
         }
     }

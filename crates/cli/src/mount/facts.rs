@@ -25,6 +25,9 @@ pub(crate) fn power(is_cut: bool) -> &'static str {
 /// A JSON object: the server and its image, see [`server::about`](super::server::about).
 pub(crate) const SERVER: &str = "selvedge.server";
 
+/// A JSON array: the patchgroups that exist now, see [`groups::GroupInfo`].
+pub(crate) const GROUPS: &str = "selvedge.groups";
+
 /// Number of calls that failed with `EIO`, as a decimal number.
 pub(crate) const IO_ERRORS: &str = "selvedge.io_errors";
 

@@ -3,10 +3,9 @@
 use crate::mount::power_cut::Switch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use vfs::check::Finding;
 use vfs::{
-    Attr, Cookie, Ctx, DirEntry, Fallocate, FileSystem, Guarantees, Ino, Name, NewNode, OpenFlags,
-    Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+    Attr, Ctx, Fallocate, FileSystem, FileSystemLayer, Ino, Name, NewNode, Removal, RenameFlags,
+    Result, SetAttr, XattrMode,
 };
 
 /// Passes every call on. Calls that change something are counted when they succeed; the
@@ -46,15 +45,6 @@ impl NthCall {
     }
 }
 
-/// Methods that are passed on as they are.
-macro_rules! pass {
-    ($($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
-        fn $name(&self, $($arg: $type),*) $(-> $result)? {
-            self.fs.$name($($arg),*)
-        }
-    )*};
-}
-
 /// Methods that change something.
 macro_rules! change {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
@@ -64,28 +54,11 @@ macro_rules! change {
     )*};
 }
 
-impl FileSystem for NthCall {
-    pass! {
-        guarantees() -> Guarantees;
-        audit() -> Vec<Finding>;
-        lookup(cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
-        by_number(ino: Ino) -> Result<Attr>;
-        forget(ino: Ino, count: u64);
-        getattr(cx: &Ctx, ino: Ino) -> Result<Attr>;
-        readdir(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
-        readdirplus(cx: &Ctx, dir: Ino, after: Cookie, sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool) -> Result<()>;
-        readlink(cx: &Ctx, ino: Ino) -> Result<Vec<u8>>;
-        open(cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()>;
-        read(cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize>;
-        seek(cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64>;
-        fsync(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
-        fsyncdir(cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;
-        sync() -> Result<()>;
-        statfs() -> Result<StatFs>;
-        nameless() -> Vec<Ino>;
-        getxattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-        listxattr(cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>>;
+impl FileSystemLayer for NthCall {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.fs
     }
+
     change! {
         setattr(cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr>;
         make(cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr>;
@@ -115,7 +88,7 @@ mod tests {
         let switch = Switch::of_memory(region, Path::new("none"), &Spec::default(), Some(1));
         let (switch, region) = switch.unwrap();
         let model = Arc::new(ModelFs::new(ModelOptions::default()));
-        let fs = NthCall::new(model, switch.clone(), 2);
+        let fs: &dyn FileSystem = &NthCall::new(model, switch.clone(), 2);
         let mkdir = |name: &[u8]| fs.mkdir(&Ctx::root(), Ino::ROOT, name, 0o755).map(drop);
         assert_eq!(mkdir(b"a"), Ok(()));
         assert_eq!(mkdir(b"a"), Err(Errno::EXIST));

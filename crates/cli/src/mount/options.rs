@@ -25,6 +25,8 @@ pub(crate) struct Options {
     pub offset: u64,
     /// `sync` or `dirsync`.
     pub sync: bool,
+    /// `order`: requests of durability are barriers.
+    pub order: bool,
     /// `fsname=`: the source in the mount table.
     pub fsname: Option<String>,
     /// `threads=`: the number of threads of the server.
@@ -72,6 +74,7 @@ impl Options {
             "owner" | "group" => (self.nosuid, self.nodev) = (true, true),
             "sync" | "dirsync" => self.sync = true,
             "async" => self.sync = false,
+            "order" => self.order = true,
             "noatime" => self.atime = Atime::Never,
             "atime" | "relatime" | "nostrictatime" => self.atime = Atime::Relative,
             "strictatime" | "norelatime" => self.atime = Atime::Strict,

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use vfs::check::Finding;
 use vfs::{
-    Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name, NewNode,
-    OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+    Attr, ChangeOrder, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name,
+    NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
 };
 
 /// Passes calls on while there is power, and fails them with `EIO` afterwards. The root
@@ -106,6 +106,10 @@ impl FileSystem for PowerLine {
 
     fn audit(&self) -> Vec<Finding> {
         self.fs.audit()
+    }
+
+    fn change_order(&self) -> Option<&dyn ChangeOrder> {
+        self.fs.change_order()
     }
 
     fn nameless(&self) -> Vec<Ino> {

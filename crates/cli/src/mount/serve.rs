@@ -8,6 +8,7 @@ use crate::mount::power_cut::Switch;
 use crate::mount::power_line::PowerLine;
 use crate::mount::{daemon, facts, server};
 use fuse::{Fact, Facts, Mount, MountOptions, STATS_XATTR};
+use groups::{Grouped, ProcFs};
 use medium::EffectiveDurability;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
@@ -91,11 +92,17 @@ pub(crate) fn serve(
     }
     let mut facts = facts_of(&opened, options);
     facts.push((facts::SERVER, server.into()));
-    run(mount, own, opened, signals, facts)
+    run(mount, own, opened, signals, (facts, options.order))
 }
 
 /// Serves what is open and mounted, to the end.
-fn run(mount: Mount, own: OwnMount, opened: Opened, signals: Signals, facts: Facts) -> Outcome {
+fn run(
+    mount: Mount,
+    own: OwnMount,
+    opened: Opened,
+    signals: Signals,
+    (mut facts, order): (Facts, bool),
+) -> Outcome {
     let dir = own.dir().to_owned();
     let Opened {
         fs,
@@ -112,6 +119,7 @@ fn run(mount: Mount, own: OwnMount, opened: Opened, signals: Signals, facts: Fac
         }
         None => (fs, None),
     };
+    let fs = with_groups(fs, order, &mut facts)?;
     let is_closing = Arc::new(Mutex::new(false));
     let on_signal = OnSignal {
         mount: own,
@@ -136,6 +144,22 @@ fn run(mount: Mount, own: OwnMount, opened: Opened, signals: Signals, facts: Fac
         failed(format_args!("{dir}: not everything could be stored: {e}"))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file system with patchgroups.
+fn with_groups(
+    fs: Arc<dyn FileSystem>,
+    order: bool,
+    facts: &mut Facts,
+) -> Result<Arc<dyn FileSystem>, Failure> {
+    let name = fs.guarantees().name;
+    let grouped = Grouped::new(fs, ProcFs, order)
+        .map_err(|_| failed(format_args!("mount option 'order': {name} keeps no order")))?;
+    let grouped = Arc::new(grouped);
+    let listed = Arc::clone(&grouped);
+    let list = move || serde_json::to_string(&listed.list()).unwrap_or_default();
+    facts.push((facts::GROUPS, Fact::new(list)));
+    Ok(grouped)
 }
 
 fn failed(e: impl Display) -> Failure {

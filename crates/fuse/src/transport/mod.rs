@@ -8,4 +8,5 @@
 pub(crate) mod dev_fuse;
 pub(crate) mod dropped;
 pub(crate) mod late;
+pub(crate) mod short_lived;
 mod written;

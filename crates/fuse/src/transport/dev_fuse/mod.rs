@@ -12,6 +12,7 @@ use crate::ops;
 use crate::options::MountOptions;
 use crate::transport::dropped::Dropped;
 use crate::transport::late::Late;
+use crate::transport::short_lived::ShortLived;
 use crate::transport::written::Written;
 use bypass::{Bypass, leaves_atime, reads_only};
 use convert::{absent, errno, file_attr, file_type, set_time, timestamp, unread};
@@ -83,6 +84,7 @@ pub(crate) struct DevFuse {
     notifier: Arc<OnceLock<Notifier>>,
     /// Finds the removed files that the kernel has dropped.
     dropped: Arc<Dropped>,
+    short_lived: ShortLived,
 }
 
 impl DevFuse {
@@ -102,6 +104,7 @@ impl DevFuse {
             warned: Once::new(),
             notifier,
             dropped,
+            short_lived: ShortLived::default(),
         }
     }
 
@@ -144,7 +147,12 @@ impl DevFuse {
         match result {
             Ok(a) => {
                 self.refer(a.ino, a.kind);
-                reply.entry(&LIFETIME, &file_attr(&a), Generation(a.generation));
+                // An inode without a name: the next lookup finds another one, or none.
+                let lifetime = match a.nlink {
+                    0 => Duration::ZERO,
+                    _ => LIFETIME,
+                };
+                reply.entry(&lifetime, &file_attr(&a), Generation(a.generation));
             }
             Err(e) => reply.error(errno(e)),
         }
@@ -206,7 +214,12 @@ impl Filesystem for DevFuse {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.ops.lookup(&ctx(req), parent.0, name.as_bytes()) {
-            Ok(Some(attr)) => self.reply_entry(Ok(attr), reply),
+            Ok(Some(attr)) => {
+                self.reply_entry(Ok(attr), reply);
+                if attr.nlink == 0 && !matches!(name.as_bytes(), b"." | b"..") {
+                    self.short_lived.add(parent, name.into(), &self.notifier);
+                }
+            }
             Ok(None) => reply.entry(&LIFETIME, &absent(), Generation(0)),
             Err(e) => reply.error(errno(e)),
         }
@@ -451,7 +464,11 @@ impl Filesystem for DevFuse {
         reply: ReplyWrite,
     ) {
         let drop_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.ops.write(&ctx(req), ino.0, offset, data, drop_set_id) {
+        let cx = Ctx {
+            is_write_back: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            ..ctx(req)
+        };
+        match self.ops.write(&cx, ino.0, offset, data, drop_set_id) {
             Ok(done) => {
                 if done.mode_changed {
                     self.invalidate_attr(ino);
@@ -615,16 +632,20 @@ impl Filesystem for DevFuse {
 
     fn ioctl(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
-        _out_size: u32,
+        cmd: u32,
+        in_data: &[u8],
+        out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        match self.ops.control(&ctx(req), ino.0, cmd, in_data) {
+            Ok(data) if data.len() <= out_size as usize => reply.ioctl(0, &data),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(e) => reply.error(errno(e)),
+        }
     }
 
     /// Files are always ready: stop asking.

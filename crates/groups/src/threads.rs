@@ -1,0 +1,48 @@
+//! The processes of threads that make calls, without a search at each call.
+
+use crate::processes::{Process, Processes};
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt;
+use vfs::Result;
+
+/// Number of threads to remember. Each takes a file descriptor.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
+/// The threads that made the last calls.
+#[derive(Debug)]
+pub(crate) struct Threads(Mutex<LruCache<u32, Known>>);
+
+/// A thread, as long as a read of `name` succeeds: such a file belongs to one thread for ever.
+#[derive(Debug)]
+struct Known {
+    name: File,
+    process: Process,
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(REMEMBERED)))
+    }
+}
+
+impl Threads {
+    /// The process of a thread.
+    pub(crate) fn process(&self, tid: u32, processes: &impl Processes) -> Result<Process> {
+        let mut threads = self.0.lock();
+        if let Some(known) = threads.get(&tid)
+            && known.name.read_at(&mut [0; 32], 0).is_ok()
+        {
+            return Ok(known.process);
+        }
+        // The file first: if the number is used again in between, the next read fails.
+        let name = File::open(format!("/proc/{tid}/comm"));
+        let process = processes.of_thread(tid)?;
+        if let Ok(name) = name {
+            threads.put(tid, Known { name, process });
+        }
+        Ok(process)
+    }
+}
