@@ -7,6 +7,7 @@ mod alias;
 mod commands;
 mod failure;
 mod image;
+mod launch;
 mod log;
 mod mount;
 mod output;
@@ -39,6 +40,10 @@ enum Command {
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
     Sync(commands::sync::Args),
+    Depend(commands::depend::Args),
+    Order(commands::order::Args),
+    Pg(commands::pg::Args),
+    Stats(commands::stats::Args),
     Fsck(commands::fsck::Args),
     Info(commands::info::Args),
     Dump(commands::dump::Args),
@@ -61,6 +66,10 @@ impl Command {
             Self::Mount(args) => args.run(),
             Self::Umount(args) => args.run(),
             Self::Sync(args) => args.run(),
+            Self::Depend(args) => args.run(),
+            Self::Order(args) => args.run(),
+            Self::Pg(args) => args.run(),
+            Self::Stats(args) => args.run(),
             Self::Fsck(args) => args.run(),
             Self::Info(args) => args.run(),
             Self::Dump(args) => args.run(),

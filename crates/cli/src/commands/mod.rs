@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod crash;
+pub(crate) mod depend;
 pub(crate) mod dump;
 pub(crate) mod fsck;
 pub(crate) mod graph;
@@ -12,7 +13,10 @@ pub(crate) mod info;
 pub(crate) mod manpages;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
+pub(crate) mod order;
+pub(crate) mod pg;
 pub(crate) mod reference;
 pub(crate) mod stack;
+pub(crate) mod stats;
 pub(crate) mod sync;
 pub(crate) mod umount;

@@ -6,7 +6,8 @@ use medium::EffectiveDurability;
 use rustix::fs::getxattr;
 use rustix::io::Errno;
 use serde_json::{Map, Value};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// The durability in force, as one word.
 pub(crate) const DURABILITY: &str = "selvedge.durability";
@@ -25,8 +26,12 @@ pub(crate) fn power(is_cut: bool) -> &'static str {
 /// A JSON object: the server and its image, see [`server::about`](super::server::about).
 pub(crate) const SERVER: &str = "selvedge.server";
 
-/// A JSON array: the patchgroups that exist now, see [`groups::GroupInfo`].
+/// A JSON object: the patchgroups that exist now ([`groups::GroupInfo`]), at most
+/// [`MOST_LISTED`], and their `total`.
 pub(crate) const GROUPS: &str = "selvedge.groups";
+
+/// Most groups in [`GROUPS`]: the kernel limits the value to 64 KiB.
+pub(crate) const MOST_LISTED: usize = 128;
 
 /// Number of calls that failed with `EIO`, as a decimal number.
 pub(crate) const IO_ERRORS: &str = "selvedge.io_errors";
@@ -77,6 +82,20 @@ pub(crate) fn is_dead(dir: &Path) -> bool {
 /// The counters of a mount of ours, if it has any.
 pub(crate) fn stats(dir: &Path) -> Option<Value> {
     serde_json::from_slice(&read(dir, STATS_XATTR)?).ok()
+}
+
+/// The patchgroups of a mount of ours.
+pub(crate) fn groups(root: &Path) -> Option<Value> {
+    serde_json::from_slice(&read(root, GROUPS)?).ok()
+}
+
+/// The root of the mount that a directory or file is in, by its absolute path.
+pub(crate) fn root_of(path: &Path) -> Option<PathBuf> {
+    let path = path.canonicalize().ok()?;
+    let device = |path: &Path| path.metadata().ok().map(|found| found.dev());
+    let own = device(&path)?;
+    let inside = path.ancestors().take_while(|at| device(at) == Some(own));
+    inside.last().map(Path::to_owned)
 }
 
 fn read(dir: &Path, name: &str) -> Option<Vec<u8>> {

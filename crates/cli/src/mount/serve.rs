@@ -157,7 +157,12 @@ fn with_groups(
         .map_err(|_| failed(format_args!("mount option 'order': {name} keeps no order")))?;
     let grouped = Arc::new(grouped);
     let listed = Arc::clone(&grouped);
-    let list = move || serde_json::to_string(&listed.list()).unwrap_or_default();
+    let list = move || {
+        let groups = listed.list();
+        let total = groups.len();
+        let groups = &groups[..total.min(facts::MOST_LISTED)];
+        json!({ "total": total, "groups": groups }).to_string()
+    };
     facts.push((facts::GROUPS, Fact::new(list)));
     Ok(grouped)
 }
