@@ -175,6 +175,8 @@ pub(crate) struct Window<'a> {
     pub newest: usize,
     /// The states in which the cache was asked to write. Each may be a checkpoint.
     pub written: &'a BTreeSet<usize>,
+    /// The states after barriers, oldest first.
+    pub barriers: &'a [usize],
     /// Time of the last call.
     pub now: Timestamp,
 }
@@ -186,6 +188,51 @@ impl Window<'_> {
     /// # Errors
     /// The state is not allowed.
     pub(crate) fn judge(&self, fs: &dyn FileSystem) -> Result<Option<Snapshot>, String> {
+        let mut judged = None;
+        for (floors, newest) in self.epochs() {
+            let epoch = Window {
+                floors: &floors,
+                newest,
+                ..self.clone()
+            };
+            let result = epoch.judge_epoch(fs);
+            if result.is_ok() {
+                return result;
+            }
+            judged = Some(result);
+        }
+        judged.expect("the calls after the last barrier are an epoch")
+    }
+
+    /// The calls between two barriers become durable in any order, after all calls before them.
+    /// So a crash leaves a state between two barriers. The newest comes first.
+    fn epochs(&self) -> impl Iterator<Item = (Floors, usize)> {
+        let is_ordered = matches!(self.promise.kind, Kind::Prefix | Kind::Checkpoint);
+        let barriers = self.barriers.iter().copied();
+        let inside =
+            move |state: &usize| !is_ordered && (self.floors.all + 1..=self.newest).contains(state);
+        let inside: Vec<usize> = barriers.filter(inside).collect();
+        let starts = std::iter::once(self.floors.all).chain(inside.clone());
+        let ends = inside.into_iter().chain([self.newest]);
+        let epochs: Vec<_> = starts.zip(ends).collect();
+        epochs.into_iter().rev().map(|(start, end)| {
+            let within = |floors: &BTreeMap<FileId, usize>| {
+                let floors = floors.iter();
+                floors
+                    .map(|(file, floor)| (*file, *floor.min(&end)))
+                    .collect()
+            };
+            let floors = Floors {
+                all: start,
+                data: self.floors.data.max(start),
+                files: within(&self.floors.files),
+                times: within(&self.floors.times),
+            };
+            (floors, end)
+        })
+    }
+
+    fn judge_epoch(&self, fs: &dyn FileSystem) -> Result<Option<Snapshot>, String> {
         match self.promise.kind {
             Kind::Soft => soft::judge(self, fs).map(|()| None),
             Kind::Journal(data) => journal::judge(self, fs, data).map(Some),

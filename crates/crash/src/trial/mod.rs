@@ -72,6 +72,8 @@ pub(crate) struct Run<'a, M: Medium> {
     past: Vec<Past>,
     /// The states in which the cache was asked to write.
     written: BTreeSet<usize>,
+    /// The states after barriers, oldest first.
+    barriers: Vec<usize>,
     /// Operations that found no space.
     full: u64,
     /// The handles that callers had.
@@ -206,6 +208,7 @@ impl<M: Medium> Run<'_, M> {
             floors,
             newest,
             written: &self.written,
+            barriers: &self.barriers,
             now,
         }
     }

@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use vfs::check::Severity;
-use vfs::{Errno, ManualClock, RenameFlags, Still, System, Timestamp};
+use vfs::{Errno, ManualClock, RenameFlags, Sets, Still, System, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 impl<M: Medium> Start<M> {
@@ -180,6 +180,7 @@ impl<'a, M: Medium> Run<'a, M> {
             phases: Vec::new(),
             past: Vec::new(),
             written: BTreeSet::new(),
+            barriers: Vec::new(),
             full: 0,
             handles: Handles::default(),
         };
@@ -196,6 +197,7 @@ impl<'a, M: Medium> Run<'a, M> {
             run.opened = run.trace.len();
         }
         run.remember(&live, start.opened_at)?;
+        run.join_a_set(&mut live, script)?;
         let mut floors = Floors::default();
         for (i, op) in script.ops.iter().enumerate() {
             done.set(i);
@@ -209,6 +211,19 @@ impl<'a, M: Medium> Run<'a, M> {
             run.finish(&mut live, floors)?;
         }
         Ok(run)
+    }
+
+    /// Has the calls of a script with barriers join one set.
+    fn join_a_set(&self, live: &mut Live<M>, script: &Script) -> Result<(), String> {
+        if !script.ops.contains(&Op::Barrier) {
+            return Ok(());
+        }
+        match live.still.fs.change_order() {
+            Some(order) => live.on_fs.cx.sets = Sets::new([order.create()]),
+            None if self.promise.is_atomic_at_return() => {}
+            None => return Err("barrier: this file system keeps no order".into()),
+        }
+        Ok(())
     }
 
     /// Runs a call on both, and the write-back after it.
@@ -245,6 +260,9 @@ impl<'a, M: Medium> Run<'a, M> {
         };
         if writes || self.promise.at_return {
             self.written.insert(i + 1);
+        }
+        if *op == Op::Barrier {
+            self.barriers.push(i + 1);
         }
         self.remember(live, self.start.time_of(i))?;
         if ours.is_ok() || self.promise.at_return {

@@ -1,6 +1,7 @@
 //! ext2 under the explorer in every mode: all scripts of one call and some of two, with every
 //! schedule. e2fsck judges a part of the states as well.
 
+mod barriers;
 #[path = "../scripts/bounds.rs"]
 mod bounds;
 mod classes;

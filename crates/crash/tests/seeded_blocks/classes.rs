@@ -99,6 +99,19 @@ pub fn a_kill_and_then_a_power_cut(bug: blockfs::seeded::Bug) {
     }
 }
 
+/// The second of two changes before a barrier is not waited for.
+pub fn barriers(bug: patch::seeded::Bug) {
+    let script = "create f 644\nwrite f 0 2000 1\ncreate g 644\nwrite g 0 2000 2\nsync\n\
+                  write f 0 2000 3\nbarrier\nwrite g 0 2000 4\n";
+    for mode in [
+        Mode::SoftUpdates,
+        Mode::JournalMetadata,
+        Mode::JournalOrdered,
+    ] {
+        is_found_in_patch(bug, Ext2System::new(mode), (Some(script), &options()));
+    }
+}
+
 pub fn data_that_begin_as_a_block_of_the_log(bug: patch::seeded::Bug) {
     let system = Ext2System::new(Mode::Journal);
     let script = format!("create f 644\nwrite f 0 3000 {LOG_MAGIC}\n");

@@ -212,6 +212,7 @@ fn find_in_patch(bug: patch::seeded::Bug) {
         Bug::ForgetEmptied => return classes::blocks_whose_freeing_is_not_committed(bug),
         Bug::TailBeforeHome => return classes::a_log_that_wraps_around(bug),
         Bug::LoseEscape => return classes::data_that_begin_as_a_block_of_the_log(bug),
+        Bug::GroupReleasedEarly => return classes::barriers(bug),
     };
     is_found_in_patch(bug, Ext2System::new(mode), (None, &options()));
 }

@@ -143,6 +143,8 @@ pub enum Op {
         path: String,
     },
     Sync,
+    /// Later calls of the script become durable after the earlier ones.
+    Barrier,
     /// Makes a file without a name and opens it under a handle.
     Tmpfile {
         handle: u32,
@@ -186,7 +188,8 @@ impl Op {
                 path,
                 data_only: false,
             }),
-            Self::Create { .. }
+            Self::Barrier
+            | Self::Create { .. }
             | Self::Mkdir { .. }
             | Self::Mknod { .. }
             | Self::Symlink { .. }

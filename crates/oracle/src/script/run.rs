@@ -4,7 +4,7 @@ use super::{Op, Script};
 use std::collections::BTreeMap;
 use vfs::{
     Attr, Ctx, Errno, FileSystem, FileType, Ino, Name, NewNode, OpenFlags, Removal, RenameFlags,
-    Result, SetAttr, SetTime,
+    Result, SetAttr, SetId, SetTime,
 };
 
 /// The state of a running script: its caller, and its open handles.
@@ -183,6 +183,7 @@ pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
         Op::Fsync { path, data_only } => paths.on(path, |ino| fs.fsync(cx, ino, *data_only)),
         Op::Fsyncdir { path } => paths.on(path, |ino| fs.fsyncdir(cx, ino, false)),
         Op::Sync => fs.sync(),
+        Op::Barrier => barrier(fs, cx),
         Op::Tmpfile { handle, dir, mode } => state.open_new(fs, *handle, dir, *mode),
         Op::Open { handle, path } => {
             let file = paths.resolve(path)?;
@@ -190,6 +191,16 @@ pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
         }
         Op::Close { handle } => state.close(fs, *handle),
     }
+}
+
+/// Orders the changes in the sets of the caller. Without sets each call is in order anyway.
+fn barrier(fs: &dyn FileSystem, cx: &Ctx) -> Result<()> {
+    let sets = cx.sets.numbers().into_iter().flat_map(|sets| sets.iter());
+    let order = fs.change_order();
+    sets.into_iter().try_for_each(|set| {
+        let order = order.ok_or(Errno::OPNOTSUPP)?;
+        order.barrier(SetId(*set))
+    })
 }
 
 fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> SetAttr {

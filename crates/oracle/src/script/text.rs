@@ -28,6 +28,7 @@ fsync PATH
 fdatasync PATH
 fsyncdir PATH
 sync
+barrier
 open HANDLE PATH
 tmpfile HANDLE DIRECTORY MODE
 close HANDLE
@@ -176,6 +177,7 @@ impl Display for Op {
             }
             Self::Fsyncdir { path } => write!(f, "fsyncdir {path}"),
             Self::Sync => f.write_str("sync"),
+            Self::Barrier => f.write_str("barrier"),
             Self::Tmpfile { handle, dir, mode } => write!(f, "tmpfile {handle} {dir} {mode:o}"),
             Self::Open { handle, path } => write!(f, "open {handle} {path}"),
             Self::Close { handle } => write!(f, "close {handle}"),
@@ -311,6 +313,7 @@ impl<'a> Words<'a> {
                 handle: self.number()?,
             },
             "sync" => Op::Sync,
+            "barrier" => Op::Barrier,
             call => self.op_on_inode(call)?,
         })
     }
