@@ -16,6 +16,7 @@ use serde::Serialize;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 use vfs::{ChangeOrder, Ctx, Errno, Result, SetId, Sets};
 
@@ -85,6 +86,8 @@ struct Tables {
 
 /// The groups of a mount.
 pub(crate) struct Table<P> {
+    /// Number of groups.
+    groups: AtomicUsize,
     tables: Mutex<Tables>,
     /// Held by calls that change what groups wait for and who has engaged them.
     rules: Mutex<()>,
@@ -94,6 +97,7 @@ pub(crate) struct Table<P> {
 impl<P: Processes> Table<P> {
     pub(crate) fn new(processes: P) -> Self {
         Self {
+            groups: AtomicUsize::new(0),
             tables: Mutex::new(Tables {
                 limit: FIRST_LIMIT,
                 ..Tables::default()
@@ -123,6 +127,7 @@ impl<P: Processes> Table<P> {
             state: Mutex::default(),
         };
         tables.groups.insert(number, Arc::new(group));
+        self.groups.store(tables.groups.len(), SeqCst);
         Ok(number)
     }
 
@@ -132,6 +137,7 @@ impl<P: Processes> Table<P> {
         let Some(group) = tables.groups.remove(&number) else {
             return;
         };
+        self.groups.store(tables.groups.len(), SeqCst);
         for engaged in tables.processes.values_mut() {
             if engaged.iter().any(|other| Arc::ptr_eq(other, &group)) {
                 let left = engaged.iter().filter(|other| !Arc::ptr_eq(other, &group));
@@ -266,7 +272,7 @@ impl<P: Processes> Table<P> {
 
     /// Whether no group exists, so that no call needs its process.
     pub(crate) fn is_empty(&self) -> bool {
-        self.tables.lock().groups.is_empty()
+        self.groups.load(SeqCst) == 0
     }
 
     /// All groups.

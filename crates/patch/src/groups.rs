@@ -49,6 +49,9 @@ impl Sets {
 struct Set {
     /// The patch for which later changes wait.
     first: PatchId,
+    /// Changes for which `first` waits by its last before: all changes of a transaction are one
+    /// patch, so many barriers there need one empty patch.
+    covered: HashSet<PatchId>,
     /// Changes since then that may not be durable.
     changes: HashSet<PatchId>,
     /// Size of `changes` at which the durable ones are dropped.
@@ -83,6 +86,7 @@ impl<S: Store> Groups<S> {
         let number = table.last;
         let set = Set {
             first: PatchId::DURABLE,
+            covered: HashSet::new(),
             changes: HashSet::new(),
             limit: FIRST_LIMIT,
         };
@@ -98,22 +102,27 @@ impl<S: Store> Groups<S> {
     /// Makes later changes of `after` wait for the changes of `before` (G1).
     pub fn depend(&self, after: u64, before: u64) {
         let mut table = self.table.lock();
-        let Some(mut befores) = table.sets.get(&before).map(Set::pending) else {
+        let Some(earlier) = table.sets.get(&before) else {
             return;
         };
+        let (first, mut changes) = (earlier.first, earlier.changes.clone());
         if hit(Bug::GroupReleasedEarly) {
-            befores.truncate(1);
+            changes.clear();
         }
         let Some(set) = table.sets.get_mut(&after) else {
             return;
         };
-        befores.push(set.first);
-        let befores: Vec<Before> = befores.into_iter().map(group).collect();
-        set.first = self.below.empty(&befores, false);
         if after == before {
-            // The new first patch stands for them.
+            // The first patch will stand for them.
             set.changes.clear();
+            if changes.is_subset(&set.covered) {
+                return;
+            }
         }
+        let firsts = [set.first, first].into_iter();
+        let befores: Vec<Before> = firsts.chain(changes.iter().copied()).map(group).collect();
+        set.first = self.below.empty(&befores, false);
+        set.covered = changes;
     }
 
     /// Makes later changes of a set wait for its earlier ones. It does not wait for a device.
@@ -181,6 +190,7 @@ impl Set {
         self.limit = (2 * self.changes.len()).max(FIRST_LIMIT);
         if !store.is_pending(self.first) {
             self.first = PatchId::DURABLE;
+            self.covered.clear();
         }
     }
 }
