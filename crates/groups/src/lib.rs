@@ -20,5 +20,5 @@ mod table;
 mod threads;
 
 pub use processes::{ProcFs, Process, Processes};
-pub use served::Grouped;
+pub use served::{Grouped, keeps_order};
 pub use table::GroupInfo;

@@ -27,13 +27,15 @@ pub struct Grouped<P> {
     all: Option<SetId>,
 }
 
+/// Whether a file system can keep an order between changes, or does so anyway.
+pub fn keeps_order(fs: &dyn FileSystem) -> bool {
+    fs.change_order().is_some() || ByItself::of(&fs.guarantees()).is_some()
+}
+
 impl<P: Processes + Clone> Grouped<P> {
     /// Patchgroups for `below`. With `order`, each request of durability by anyone is a barrier of
-    /// the whole file system.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` if an order is asked for and `below` cannot keep any.
-    pub fn new(below: Arc<dyn FileSystem>, processes: P, order: bool) -> Result<Self> {
+    /// the whole file system, if that [keeps an order](keeps_order).
+    pub fn new(below: Arc<dyn FileSystem>, processes: P, order: bool) -> Self {
         let by_itself = match below.change_order() {
             Some(_) => None,
             None => ByItself::of(&below.guarantees()),
@@ -47,9 +49,9 @@ impl<P: Processes + Clone> Grouped<P> {
             all: None,
         };
         if order {
-            grouped.all = Some(grouped.order()?.create());
+            grouped.all = grouped.order().ok().map(ChangeOrder::create);
         }
-        Ok(grouped)
+        grouped
     }
 
     /// The groups that exist now.

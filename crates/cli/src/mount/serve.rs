@@ -80,6 +80,14 @@ pub(crate) fn serve(
     let opening = Opening::new(own.clone(), early);
     let opened = (prepared.open)()?;
     opening.done();
+    if options.order && !groups::keeps_order(&*opened.fs) {
+        own.detach();
+        let _ = (opened.close)();
+        let name = opened.fs.guarantees().name;
+        return Err(failed(format_args!(
+            "mount option 'order': {name} keeps no order"
+        )));
+    }
     let first = format!("{} is mounted on {}", kernel.source, dir.display());
     let told = match quiet {
         true => String::new(),
@@ -119,7 +127,7 @@ fn run(
         }
         None => (fs, None),
     };
-    let fs = with_groups(fs, order, &mut facts)?;
+    let fs = with_groups(fs, order, &mut facts);
     let is_closing = Arc::new(Mutex::new(false));
     let on_signal = OnSignal {
         mount: own,
@@ -147,15 +155,8 @@ fn run(
 }
 
 /// The file system with patchgroups.
-fn with_groups(
-    fs: Arc<dyn FileSystem>,
-    order: bool,
-    facts: &mut Facts,
-) -> Result<Arc<dyn FileSystem>, Failure> {
-    let name = fs.guarantees().name;
-    let grouped = Grouped::new(fs, ProcFs, order)
-        .map_err(|_| failed(format_args!("mount option 'order': {name} keeps no order")))?;
-    let grouped = Arc::new(grouped);
+fn with_groups(fs: Arc<dyn FileSystem>, order: bool, facts: &mut Facts) -> Arc<dyn FileSystem> {
+    let grouped = Arc::new(Grouped::new(fs, ProcFs, order));
     let listed = Arc::clone(&grouped);
     let list = move || {
         let groups = listed.list();
@@ -164,7 +165,7 @@ fn with_groups(
         json!({ "total": total, "groups": groups }).to_string()
     };
     facts.push((facts::GROUPS, Fact::new(list)));
-    Ok(grouped)
+    grouped
 }
 
 fn failed(e: impl Display) -> Failure {
