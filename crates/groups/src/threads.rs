@@ -15,7 +15,8 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 #[derive(Debug)]
 pub(crate) struct Threads(Mutex<LruCache<u32, Known>>);
 
-/// A thread, as long as a read of `name` succeeds: such a file belongs to one thread for ever.
+/// A thread and its process. A read of `name` fails once the thread has ended, also if another one
+/// gets its number.
 #[derive(Debug)]
 struct Known {
     name: File,

@@ -49,8 +49,8 @@ impl Sets {
 struct Set {
     /// The patch for which later changes wait.
     first: PatchId,
-    /// Changes for which `first` waits by its last before: all changes of a transaction are one
-    /// patch, so many barriers there need one empty patch.
+    /// The changes that the newest `first` stands for. All changes of a transaction are one patch,
+    /// so a further barrier in the transaction needs no further empty patch.
     covered: HashSet<PatchId>,
     /// Changes since then that may not be durable.
     changes: HashSet<PatchId>,

@@ -1,4 +1,4 @@
-//! What a program and the server of a mount agree on.
+//! The protocol between a program and the server of a mount.
 //!
 //! A group is an open file of the mount. The lookup of a name that begins with [`NAME`] makes a
 //! new group in any directory; no listing has it. The group ends when its last descriptor is

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Make everything durable before the command ends
     #[arg(long)]
     sync_at_exit: bool,
-    /// Make changes durable every so many seconds
+    /// Make changes durable again and again, at this interval
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     max_lag: Option<Duration>,
     /// The program and its arguments

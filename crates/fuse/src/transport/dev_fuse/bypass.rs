@@ -1,7 +1,8 @@
 //! Which files bypass the kernel's page cache.
 
+use super::DevFuse;
 use crate::transport::written::Written;
-use fuser::{FopenFlags, OpenAccMode, OpenFlags};
+use fuser::{FopenFlags, InitFlags, KernelConfig, OpenAccMode, OpenFlags};
 
 /// Which opens of files reach the server, and which files bypass the kernel's page cache.
 ///
@@ -41,4 +42,48 @@ pub(super) fn reads_only(flags: OpenFlags) -> bool {
 
 pub(super) fn leaves_atime(flags: OpenFlags) -> bool {
     flags.0 & libc::O_NOATIME != 0
+}
+
+impl DevFuse {
+    /// The opens that bypass the kernel's page cache. Writes must if the file system promises that
+    /// each is atomic. The price is a request for each open, and for each read of a file
+    /// that is open for writing.
+    ///
+    /// Without [`mappable`](Self::mappable), nothing bypasses it: `strictatime` then counts
+    /// the reads that the cache does not serve.
+    pub(super) fn bypass(&self) -> Bypass {
+        let for_writers = !self.read_only && self.ops.has_atomic_writes();
+        if !self.mappable {
+            if for_writers {
+                self.warned.call_once(|| {
+                    tracing::warn!(
+                        "this kernel (before 6.6) splits writes that begin inside a page which \
+                         it has not cached: such writes are not atomic"
+                    );
+                });
+            }
+            Bypass::Nothing
+        } else if self.strict_atime {
+            Bypass::Everything
+        } else if for_writers {
+            Bypass::Writers
+        } else {
+            Bypass::Nothing
+        }
+    }
+
+    /// Asks for what the page cache's bypass needs.
+    pub(super) fn negotiate_bypass(&mut self, config: &mut KernelConfig) {
+        let mut offered = |flag| config.add_capabilities(flag).is_ok();
+        self.mappable = offered(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        if !self.mappable && self.strict_atime {
+            tracing::warn!(
+                "this kernel (before 6.6) cannot map files that bypass its page cache: with \
+                 strictatime, reads that the cache serves do not change access times"
+            );
+        }
+        if !self.strict_atime || !self.mappable {
+            offered(InitFlags::FUSE_CACHE_SYMLINKS);
+        }
+    }
 }

@@ -108,33 +108,6 @@ impl DevFuse {
         }
     }
 
-    /// The opens that bypass the kernel's page cache. Writes must if the file system promises that
-    /// each is atomic. The price is a request for each open, and for each read of a file
-    /// that is open for writing.
-    ///
-    /// Without [`mappable`](Self::mappable), nothing bypasses it: `strictatime` then counts
-    /// the reads that the cache does not serve.
-    fn bypass(&self) -> Bypass {
-        let for_writers = !self.read_only && self.ops.has_atomic_writes();
-        if !self.mappable {
-            if for_writers {
-                self.warned.call_once(|| {
-                    tracing::warn!(
-                        "this kernel (before 6.6) splits writes that begin inside a page which \
-                         it has not cached: such writes are not atomic"
-                    );
-                });
-            }
-            Bypass::Nothing
-        } else if self.strict_atime {
-            Bypass::Everything
-        } else if for_writers {
-            Bypass::Writers
-        } else {
-            Bypass::Nothing
-        }
-    }
-
     /// Notes that the kernel gets a reference to this inode with the next reply.
     fn refer(&self, ino: vfs::Ino, kind: vfs::FileType) {
         if kind == vfs::FileType::Regular && self.bypass() == Bypass::Writers {
@@ -155,21 +128,6 @@ impl DevFuse {
                 reply.entry(&lifetime, &file_attr(&a), Generation(a.generation));
             }
             Err(e) => reply.error(errno(e)),
-        }
-    }
-
-    /// Asks for what the page cache's bypass needs.
-    fn negotiate_bypass(&mut self, config: &mut KernelConfig) {
-        let mut offered = |flag| config.add_capabilities(flag).is_ok();
-        self.mappable = offered(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        if !self.mappable && self.strict_atime {
-            tracing::warn!(
-                "this kernel (before 6.6) cannot map files that bypass its page cache: with \
-                 strictatime, reads that the cache serves do not change access times"
-            );
-        }
-        if !self.strict_atime || !self.mappable {
-            offered(InitFlags::FUSE_CACHE_SYMLINKS);
         }
     }
 
