@@ -2,7 +2,8 @@
 //!
 //! - [`Format`]: the steps that a format can do (L2FS in section 2.4 of the Featherstitch
 //!   chapter).
-//! - [`BlockFs`]: every system call in terms of these steps, in soft-updates order.
+//! - [`BlockFs`]: every system call in terms of these steps, in soft-updates order. Programs can
+//!   order sets of its changes ([`vfs::ChangeOrder`]), by the layer [`patch::Groups`].
 //! - [`mount`](mod@mount): mounts an image through the stack in a description.
 //! - `engine`, with the feature of that name: the common part of the engines of formats.
 //! - `conformance`, with the feature of that name: a suite that each format runs in its tests.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use vfs::{Errno, Result};
 
-/// A process. A number that is in use again has another start.
+/// A process: its id and its start, since ids are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
     /// The process id.
@@ -14,7 +14,7 @@ pub struct Process {
 }
 
 /// The facts about processes that groups need.
-#[allow(clippy::missing_errors_doc)] // ESRCH: there is no such process, or it may not be seen
+#[allow(clippy::missing_errors_doc)] // ESRCH: the process has ended, or is not visible
 pub trait Processes: Send + Sync {
     /// The process of a thread, by the id of the thread.
     fn of_thread(&self, tid: u32) -> Result<Process>;
@@ -22,7 +22,7 @@ pub trait Processes: Send + Sync {
     fn parent(&self, process: Process) -> Result<Option<Process>>;
     /// The children that have not been waited for.
     fn children(&self, process: Process) -> Result<Vec<Process>>;
-    /// Whether the process runs.
+    /// Whether the process runs. A zombie does not.
     fn is_alive(&self, process: Process) -> bool;
 }
 

@@ -15,10 +15,10 @@ use vfs::{
 /// The inode numbers of groups: this, with the group's number.
 const GROUPS: u64 = 1 << 62;
 
-/// A file system whose callers can order their changes. See the crate.
+/// A file system whose callers can order their changes by patchgroups.
 pub struct Grouped<P> {
     below: Arc<dyn FileSystem>,
-    /// The order of a file system that keeps it anyway.
+    /// The order, if `below` keeps one without any calls.
     by_itself: Option<ByItself>,
     table: Table<P>,
     processes: P,
@@ -33,8 +33,8 @@ pub fn keeps_order(fs: &dyn FileSystem) -> bool {
 }
 
 impl<P: Processes + Clone> Grouped<P> {
-    /// Patchgroups for `below`. With `order`, each request of durability by anyone is a barrier of
-    /// the whole file system, if that [keeps an order](keeps_order).
+    /// Patchgroups for `below`. With `order`, each request of durability by any process is a
+    /// barrier of the whole file system, if that [keeps an order](keeps_order).
     pub fn new(below: Arc<dyn FileSystem>, processes: P, order: bool) -> Self {
         let by_itself = match below.change_order() {
             Some(_) => None,
@@ -94,7 +94,8 @@ impl<P: Processes + Clone> Grouped<P> {
         }
     }
 
-    /// Runs a call that makes something durable: a barrier, where the process asked for that.
+    /// Runs a call that makes something durable. If it is a barrier of some group, the file system
+    /// below does not get it.
     fn durable(&self, cx: &Ctx, call: impl FnOnce() -> Result<()>) -> Result<()> {
         let engaged = self.engaged(cx);
         let joined = Joined::new(&engaged, cx);
@@ -106,7 +107,7 @@ impl<P: Processes + Clone> Grouped<P> {
         orders.into_iter().try_for_each(|set| order.barrier(set))
     }
 
-    /// The group of an inode number.
+    /// The group that an inode number stands for: bit 62 is set, and bit 63 is not.
     fn group(ino: Ino) -> Option<u64> {
         (ino.0 & GROUPS != 0 && ino.0 & 1 << 63 == 0).then_some(ino.0 & !GROUPS)
     }

@@ -4,10 +4,12 @@
 //! - **T1** *Befores first.* A group gets its befores before any process has engaged it. It is
 //!   sealed once another group depends on it, and nobody engages it afterwards. So its changes
 //!   are complete when another group begins to wait for them.
-//! - **T2** *Inheritance.* A process has what its parent had when it was made. At each change of
-//!   a process, its present descendants get the old state first.
-//! - **T3** *Owners.* Only processes of the user who made a group name it in calls. Changes of
-//!   another user's processes join it if that user is root.
+//! - **T2** *Inheritance.* A process has what its parent had when it was made. A process gets an
+//!   entry at its first call, from its nearest ancestor that has one. So before an entry changes,
+//!   the present descendants of its process get the old one. A process whose parent has ended
+//!   before that first call has another parent then, and inherits from that one.
+//! - **T3** *Owners.* The owner of a group is the user who made it. Only processes of the owner
+//!   name the group in calls. Changes of other users join it only if the owner is root.
 //! - **T4** *Ends.* A group without descriptors is removed, with all engagements in it.
 
 use crate::processes::{Process, Processes};
@@ -36,7 +38,7 @@ pub(crate) struct Group {
     owner_group: u32,
     made_by: u32,
     made: Instant,
-    /// Calls of engaged processes hold it for reading. `true`: sealed.
+    /// Whether another group depends on this one. Calls of engaged processes hold it for reading.
     sealed: RwLock<bool>,
     state: Mutex<State>,
 }
@@ -47,6 +49,7 @@ struct State {
     was_engaged: bool,
     /// Whether requests of durability are barriers.
     is_order: bool,
+    /// The groups for which this one waits, by number.
     befores: Vec<u64>,
 }
 
@@ -56,7 +59,7 @@ pub(crate) type Engaged = Arc<Vec<Arc<Group>>>;
 /// A group as users see it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GroupInfo {
-    /// Number of the group: the inode number of its file.
+    /// Number of the group. Its file has this inode number, with bit 62 set.
     pub group: u64,
     /// The user who made it.
     pub uid: u32,
@@ -84,7 +87,7 @@ struct Tables {
     limit: usize,
 }
 
-/// The groups of a mount.
+/// The groups of a mount, and the groups that each process has engaged.
 pub(crate) struct Table<P> {
     /// Number of groups.
     groups: AtomicUsize,
@@ -360,7 +363,7 @@ pub(crate) struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    /// Those of these groups that are open and that changes of this user join (T3).
+    /// The open groups among these that changes of this user join (T3).
     pub(crate) fn new(engaged: &'a Engaged, cx: &Ctx) -> Self {
         let mut joined = Self {
             groups: Vec::new(),

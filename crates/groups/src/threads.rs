@@ -38,7 +38,7 @@ impl Threads {
         {
             return Ok(known.process);
         }
-        // The file first: if the number is used again in between, the next read fails.
+        // The file is opened first: if the id is used again in between, the next read fails.
         let name = File::open(format!("/proc/{tid}/comm"));
         let process = processes.of_thread(tid)?;
         if let Ok(name) = name {

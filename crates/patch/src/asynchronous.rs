@@ -1,16 +1,16 @@
-//! No order, as in file systems without soft updates or a journal (2.4.2), but for the order
-//! that programs ask for.
+//! No order, as in file systems without soft updates or a journal (2.4.2), except for the order
+//! that programs request.
 
 use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, StoreLayer};
 use medium::block::Lba;
 use parking_lot::Mutex;
 
-/// A store that drops befores. After a crash the file system needs a checker. Crash tests use it as
-/// their control.
+/// A store that drops the befores of a format. After a crash the file system needs a checker. Crash
+/// tests use it as their control.
 ///
-/// While a change waits for an order between [`Groups`](crate::Groups), all changes keep their
-/// befores. Otherwise consequences of a change, such as the reuse of blocks that it freed, could
-/// be durable before it.
+/// The order between sets of [`Groups`](crate::Groups) is kept. While a change waits for it, all
+/// changes keep their befores. Otherwise consequences of a change, such as the reuse of blocks that
+/// it freed, could be durable before it.
 pub struct Async<S> {
     below: S,
     /// Patches that stand for earlier groups, and may not be durable.

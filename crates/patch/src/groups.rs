@@ -1,20 +1,21 @@
 //! Order between sets of changes (section 2.3 of the Featherstitch chapter): the part of
 //! patchgroups that stands between a format and its journal.
 //!
-//! A *set* collects the changes of the operations whose [`Caller`] names it. It has one empty
-//! patch, *first*, for which its later changes wait.
+//! A *set* collects the changes of the operations whose [`Caller`](crate::Caller) names it. It
+//! has one empty patch, *first*, for which its later changes wait.
 //!
 //! # Guarantees
 //! - **G1** *Order.* After `depend(q, p)`, each later change of `q` waits for all changes that
-//!   `p` had, and for all that those wait for. [`Groups::barrier`] is `depend(p, p)`.
+//!   `p` had at the call, and for all that those wait for. [`Groups::barrier`] is `depend(p, p)`.
 //! - **G2** *No cycles.* An empty patch is made with its befores, and gains none later. So an
-//!   order between sets leads to older patches only, whatever order a program asks for.
+//!   order between sets leads to older patches only, whatever order a program requests.
 //! - **G3** *Nothing is held.* No patch waits for a program, so a set that stays open keeps no
 //!   change from the medium.
 //! - **G4** *No cost without sets.* An operation without sets passes unchanged.
 //!
-//! The paper keeps a held patch for each group, since a group there can gain an after while it
-//! gains changes. Here a set depends on the changes that another one has at that moment.
+//! The paper makes two empty patches for each group when the group is made, and holds one of them
+//! until the group gains an after. Here the empty patch is made when a set gains an after, with the
+//! changes that the set has at that moment as its befores. So no patch is held.
 
 use crate::seeded::{Bug, hit};
 use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, StoreLayer};
@@ -47,12 +48,12 @@ impl Sets {
 /// One set.
 #[derive(Debug)]
 struct Set {
-    /// The patch for which later changes wait.
+    /// The patch for which later changes wait; [`PatchId::DURABLE`] if they wait for nothing.
     first: PatchId,
     /// The changes that the newest `first` stands for. All changes of a transaction are one patch,
     /// so a further barrier in the transaction needs no further empty patch.
     covered: HashSet<PatchId>,
-    /// Changes since then that may not be durable.
+    /// Changes since the last barrier that may not be durable.
     changes: HashSet<PatchId>,
     /// Size of `changes` at which the durable ones are dropped.
     limit: usize,
@@ -64,7 +65,7 @@ struct Table {
     last: u64,
 }
 
-/// A store that orders sets of changes. Each call of a set that was removed does nothing.
+/// A store that orders sets of changes. Calls on a set that was removed do nothing.
 pub struct Groups<S> {
     below: S,
     table: Mutex<Table>,

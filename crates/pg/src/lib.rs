@@ -2,8 +2,9 @@
 //! Featherstitch chapter).
 //!
 //! A group collects the changes that a process makes while it has the group *engaged*. A group
-//! that is made to wait for others reaches the disk after them. Nothing is written sooner than
-//! without groups, and no call waits for the disk but [`Group::sync`].
+//! can depend on other groups: its changes then reach the disk after theirs. Of the calls here only
+//! [`Group::sync`] waits for the disk. `docs/patchgroups.md` explains groups, their errors, and
+//! what each file system does with them.
 //!
 //! # Example
 //!
@@ -29,10 +30,11 @@
 //! 1. [`Group::depend`] names the groups for which this one waits.
 //! 2. [`Group::engage`] any number of times, in any number of processes and threads. Children
 //!    inherit what their parent has engaged.
-//! 3. Once another group depends on it, it is sealed: nobody engages it again.
+//! 3. Once another group depends on it, it is sealed: no process engages it again.
 //!
-//! So a group cannot wait for itself, by whatever way. A group is a descriptor: children inherit it
-//! over `fork` and `exec`, and its last close ends it. The order of its changes stays.
+//! So a group cannot wait for itself, not even through other groups. A group is a descriptor:
+//! children inherit it through `fork` and `exec`, and its last close ends it. The order of its
+//! changes stays.
 #![warn(unreachable_pub)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -45,7 +47,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A patchgroup. Its errors are those of the table in `pg_create(3)`.
+/// A patchgroup. Dropping the value closes its descriptor; the group ends with its last descriptor.
 #[derive(Debug)]
 pub struct Group(OwnedFd);
 
@@ -53,13 +55,14 @@ impl Group {
     /// Makes a group in the mount that `dir`, a directory, is in.
     ///
     /// # Errors
-    /// `ENOENT` or `EINVAL` if the file system has no patchgroups, `EOPNOTSUPP` if it keeps no
-    /// order, `ENFILE` if the user has too many groups.
+    /// `ENOENT` or `EINVAL` if the file system has no patchgroups; `EOPNOTSUPP` if it keeps no
+    /// order; `EROFS` if it is mounted read-only; `ENFILE` if the user has 4,096 groups in the
+    /// mount; others of open(2).
     pub fn new(dir: impl AsRef<Path>) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let name = format!("{}.{process}.{number}", protocol::NAME);
-        // Without CLOEXEC: programs that a program starts share its groups.
+        // Without CLOEXEC: a program that this process starts shares its groups.
         let group = Self(open(dir.as_ref().join(name), OFlags::RDWR, Mode::empty())?);
         // Another file system may have a file of that name.
         match group.id()? >> 62 {
@@ -68,10 +71,11 @@ impl Group {
         }
     }
 
-    /// The group's number: the inode number of its descriptor.
+    /// The inode number of the group's descriptor, which identifies the group in the mount.
+    /// `selvedge pg list` shows it without bit 62.
     ///
     /// # Errors
-    /// `EIO` if the server of the mount has ended.
+    /// `ENOTCONN` if the server of the mount has ended.
     pub fn id(&self) -> io::Result<u64> {
         Ok(fstat(&self.0)?.st_ino)
     }
@@ -79,9 +83,10 @@ impl Group {
     /// Makes this group wait for `before`, and seals `before`.
     ///
     /// # Errors
-    /// `EBUSY` if a process has `before` engaged, or has ever engaged this group; `EINVAL` if this
-    /// group is sealed or `before`; `EBADF` if `before` is of another mount; `EPERM` if one is
-    /// another user's.
+    /// `EBUSY` if a running process has `before` engaged, or a process has ever engaged this
+    /// group. A child that has inherited the engagement counts. `EINVAL` if this group is sealed,
+    /// or if both are the same group; `EBADF` if `before` is not a group of this mount; `EPERM` if
+    /// another user has made one of them.
     pub fn depend(&self, before: &Self) -> io::Result<()> {
         let input = before.id()?;
         // SAFETY: the request reads the 8 bytes of `input` and writes nothing.
@@ -90,12 +95,12 @@ impl Group {
         Ok(unsafe { ioctl(&self.0, request) }?)
     }
 
-    /// Makes the changes of this process part of the group until the guard is dropped. Its children
-    /// inherit that when they are made, and keep it.
+    /// Makes the changes of this process, in all of its threads, part of the group until the guard
+    /// is dropped. Its children inherit that when they are made, and keep it.
     ///
     /// # Errors
-    /// `EINVAL` if the group is sealed; `EPERM` if it is another user's; `ESRCH` if the server
-    /// cannot see the process.
+    /// `EINVAL` if the group is sealed; `EPERM` if another user has made it; `ESRCH` if the server
+    /// cannot see the process, which is in a container of its own.
     pub fn engage(&self) -> io::Result<Engaged<'_>> {
         self.request::<{ protocol::ENGAGE as Opcode }>()?;
         Ok(Engaged(self))

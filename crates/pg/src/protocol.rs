@@ -4,7 +4,7 @@
 //! new group in any directory; no listing has it. The group ends when its last descriptor is
 //! closed. Its inode number identifies it. Calls on groups are requests of `ioctl(2)`.
 
-/// Begin of the names that stand for new groups. Callers append something of their own, so that
+/// Start of the names that stand for new groups. Callers append something of their own, so that
 /// two lookups at the same time are of two names.
 pub const NAME: &str = ".selvedge-patchgroup";
 
@@ -12,16 +12,17 @@ pub const NAME: &str = ".selvedge-patchgroup";
 pub const DEPEND: u32 = write::<u64>(1);
 /// Makes changes of the calling process part of the group.
 pub const ENGAGE: u32 = none(2);
-/// Ends that.
+/// Ends [`ENGAGE`]: later changes of the calling process are not part of the group.
 pub const DISENGAGE: u32 = none(3);
-/// Makes the changes of the group durable.
+/// Makes the changes of the group durable, and those for which they wait.
 pub const SYNC: u32 = none(4);
 /// Makes later changes of the group wait for its earlier ones.
 pub const BARRIER: u32 = none(5);
-/// Makes each request of durability by an engaged process a barrier of the group.
+/// Makes each request of durability (`fsync`, `fdatasync`, a synchronous write) by an engaged
+/// process a barrier of the group.
 pub const ORDER: u32 = none(6);
 
-/// The type of these requests.
+/// The type of these requests: bits 8 to 15, as in `_IO` and `_IOW` of ioctl(2).
 const TYPE: u32 = 0xf5;
 
 const fn none(number: u32) -> u32 {

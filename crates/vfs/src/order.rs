@@ -3,7 +3,7 @@
 use crate::Result;
 use std::sync::Arc;
 
-/// A set of changes. Numbers are not reused during a mount.
+/// The number of a set of changes. Numbers are not reused during a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetId(pub u64);
 
@@ -37,7 +37,7 @@ impl Sets {
 ///
 /// # Guarantee
 /// If a crash state has one change of a set, it has all changes for which the set waits, by
-/// [`depend`](Self::depend) or [`barrier`](Self::barrier). Calls of a set that was removed do
+/// [`depend`](Self::depend) or [`barrier`](Self::barrier). Calls on a set that was removed do
 /// nothing. A set keeps no change from being written.
 #[allow(clippy::missing_errors_doc)] // as for `FileSystem`: EIO
 pub trait ChangeOrder: Send + Sync {

@@ -92,7 +92,8 @@ pub struct BlockFsOptions {
     pub guarantees: Guarantees,
     /// The reaction to damage.
     pub on_error: OnError,
-    /// The layer above the store's others that orders sets of changes.
+    /// The layer on the others of the store, which orders sets of changes. Without it the file
+    /// system has no [`ChangeOrder`](vfs::ChangeOrder).
     pub groups: Option<Arc<Groups<Arc<dyn Store>>>>,
 }
 

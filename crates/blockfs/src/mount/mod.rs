@@ -177,6 +177,7 @@ pub fn mount<F: Mountable>(
         // log is empty, and the cache has not read the superblock.
         F::set_needs_replay(&*disk, true)?;
     }
+    // On the layers of each stack: the journal and `async` keep the order between sets.
     let groups = Arc::new(Groups::new(assembled.store));
     let mut store: Arc<dyn Store> = groups.clone();
     if options.forgetful {

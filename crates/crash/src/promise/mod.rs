@@ -10,6 +10,9 @@
 //!
 //! [`Durability`] bounds the age of that state: no older than the last call that returned, or no
 //! older than the last sync.
+//!
+//! Barriers divide a script into epochs. The state is one that the table allows after a crash
+//! inside one epoch, with all calls of earlier epochs durable and no call of later ones.
 
 mod journal;
 mod prefix;
