@@ -121,6 +121,16 @@ fn codes_and_pages(page: &str) -> (&'static str, &'static str) {
              asked, 2 wrong usage",
             "sync(2), fsync(2), selvedge-mount(8)",
         ),
+        "selvedge-depend" => (
+            "that of the last command that ran: 0 all succeeded, 128 and the signal's number if one \
+             ended it; 1 failed, 2 wrong usage",
+            "selvedge-order(8), selvedge-pg-list(8), selvedge-sync(8)",
+        ),
+        "selvedge-order" => (
+            "that of the program, 128 and the signal's number if one ended it; 1 failed, 2 wrong \
+             usage, 126 the program could not be run, 127 it was not found",
+            "selvedge-depend(8), selvedge-pg-list(8), selvedge-sync(8)",
+        ),
         "selvedge-fsck" => (
             "0 clean, 4 errors found, 8 the check could not be made, 16 wrong usage",
             "fsck(8), selvedge-info(8), selvedge-dump(8)",

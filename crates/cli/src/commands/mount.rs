@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// 1 to 256; by default one per CPU, at most 8. offset=BYTES: where in the file or device
     /// the image begins.
     ///
+    /// order: fsync, fdatasync and synchronous writes of all programs only order changes, and do
+    /// not wait for the disk; see selvedge order.
+    ///
     /// The options of a type, such as mode, can be given here, too, as NAME=VALUE.
     ///
     /// Options that concern only mount(8) and fstab(5),

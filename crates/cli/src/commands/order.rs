@@ -18,9 +18,12 @@ use std::time::Duration;
 /// has the changes up to some barrier, and some changes between that barrier and the next one. The
 /// newest changes may be lost.
 ///
-/// The program need not know of it: the server of the mount recognises the program and all of its
-/// children. Set-user-id programs of other users are excluded. The command ends when the program and
-/// all that it started have ended.
+/// The program needs no change: the server of the mount recognises the program and all of its
+/// children. Set-user-id programs of other users are excluded. The command ends when the program
+/// and all that it started have ended.
+///
+/// On ext2 use a journal mode. Under soft updates a program that syncs after each small write is no
+/// faster than without this command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A directory of the mount; repeat it for several mounts, between which there is no order

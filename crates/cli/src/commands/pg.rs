@@ -16,7 +16,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List the groups that are open now
+    /// List the groups that exist now
     List {
         /// A directory of the mount
         #[arg(value_name = "DIR")]
