@@ -149,6 +149,11 @@ fn sessions_about_stacks_are_true() {
 }
 
 #[test]
+fn sessions_about_patchgroups_are_true() {
+    sessions_are_true("docs/patchgroups.md");
+}
+
+#[test]
 fn sessions_about_the_model_are_true() {
     sessions_are_true("docs/engines/model.md");
 }
