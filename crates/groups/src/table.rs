@@ -261,7 +261,7 @@ impl<P: Processes> Table<P> {
                 uid: group.owner,
                 pid: group.made_by,
                 age_seconds: group.made.elapsed().as_secs_f64(),
-                sealed: *group.sealed.read(),
+                sealed: *group.sealed.read_recursive(),
                 order: state.is_order,
                 after: state.befores.clone(),
                 engaged: self.engaged_in(&group).iter().map(|p| p.pid).collect(),
@@ -373,7 +373,9 @@ impl<'a> Joined<'a> {
         let is_anyone = cx.is_write_back || cx.uid == u32::MAX;
         let may_join = |group: &&Arc<Group>| is_anyone || [0, cx.uid].contains(&group.owner);
         for group in engaged.iter().filter(may_join) {
-            let sealed = group.sealed.read();
+            // Not behind a waiting writer: another call may hold this lock and wait for one that this
+            // call holds.
+            let sealed = group.sealed.read_recursive();
             if !*sealed {
                 joined.groups.push(group);
                 joined._open.push(sealed);

@@ -161,6 +161,7 @@ impl Args {
                 "threads",
                 options.threads.is_some_and(|n| !is("threads", n.into())),
             ),
+            ("order", options.order && !is("order", true.into())),
             ("allow_other", options.allow_other && !entry.allow_other),
             (
                 "fsname",

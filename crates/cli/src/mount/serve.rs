@@ -180,6 +180,9 @@ fn lines<'a>(lines: impl Iterator<Item = &'a String>) -> String {
 fn facts_of(opened: &Opened, options: &Options) -> Facts {
     let mut about = opened.about.clone();
     about.insert("guarantees".into(), json!(opened.fs.guarantees()));
+    if options.order {
+        about.insert("order".into(), true.into());
+    }
     about.extend(options.threads.map(|n| ("threads".into(), n.into())));
     let mut facts: Facts = vec![(facts::INFO, Value::Object(about).to_string().into())];
     let durability = opened.durability.map(|d| d.to_string().into());
