@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod by_itself;
+mod gate;
 mod processes;
 mod served;
 mod table;

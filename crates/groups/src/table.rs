@@ -12,8 +12,9 @@
 //!   name the group in calls. Changes of other users join it only if the owner is root.
 //! - **T4** *Ends.* A group without descriptors is removed, with all engagements in it.
 
+use crate::gate::{Gate, Inside};
 use crate::processes::{Process, Processes};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -38,8 +39,9 @@ pub(crate) struct Group {
     owner_group: u32,
     made_by: u32,
     made: Instant,
-    /// Whether another group depends on this one. Calls of engaged processes hold it for reading.
-    sealed: RwLock<bool>,
+    /// The calls of engaged processes that are under way. Sealed once another group depends on
+    /// this one.
+    gate: Gate,
     state: Mutex<State>,
 }
 
@@ -126,7 +128,7 @@ impl<P: Processes> Table<P> {
             owner_group: cx.gid,
             made_by: cx.pid,
             made: Instant::now(),
-            sealed: RwLock::new(false),
+            gate: Gate::default(),
             state: Mutex::default(),
         };
         tables.groups.insert(number, Arc::new(group));
@@ -148,7 +150,7 @@ impl<P: Processes> Table<P> {
             }
         }
         drop(tables);
-        drop(group.sealed.write()); // calls under way
+        group.gate.seal();
         order.remove(group.set);
     }
 
@@ -187,13 +189,13 @@ impl<P: Processes> Table<P> {
             return Err(Errno::BUSY);
         }
         let mut state = after.state.lock();
-        if *after.sealed.read() {
+        if after.gate.is_sealed() {
             return Err(Errno::INVAL);
         }
         if state.was_engaged {
             return Err(Errno::BUSY);
         }
-        *before.sealed.write() = true; // waits for calls under way
+        before.gate.seal();
         order.depend(after.set, before.set);
         if !state.befores.contains(&before.number) {
             state.befores.push(before.number);
@@ -205,7 +207,7 @@ impl<P: Processes> Table<P> {
         let group = self.named(cx, number)?;
         let process = self.caller(cx)?;
         let _alone = self.rules.lock();
-        if *group.sealed.read() {
+        if group.gate.is_sealed() {
             return Err(Errno::INVAL);
         }
         group.state.lock().was_engaged = true;
@@ -233,7 +235,7 @@ impl<P: Processes> Table<P> {
 
     pub(crate) fn barrier(&self, cx: &Ctx, number: u64, order: &dyn ChangeOrder) -> Result<()> {
         let group = self.named(cx, number)?;
-        match *group.sealed.read() {
+        match group.gate.is_sealed() {
             true => Err(Errno::INVAL),
             false => order.barrier(group.set),
         }
@@ -261,7 +263,7 @@ impl<P: Processes> Table<P> {
                 uid: group.owner,
                 pid: group.made_by,
                 age_seconds: group.made.elapsed().as_secs_f64(),
-                sealed: *group.sealed.read_recursive(),
+                sealed: group.gate.is_sealed(),
                 order: state.is_order,
                 after: state.befores.clone(),
                 engaged: self.engaged_in(&group).iter().map(|p| p.pid).collect(),
@@ -359,7 +361,7 @@ impl<P: Processes> Table<P> {
 /// The groups that a call joins, which stay open while it runs.
 pub(crate) struct Joined<'a> {
     groups: Vec<&'a Arc<Group>>,
-    _open: Vec<RwLockReadGuard<'a, bool>>,
+    _inside: Vec<Inside<'a>>,
 }
 
 impl<'a> Joined<'a> {
@@ -367,18 +369,15 @@ impl<'a> Joined<'a> {
     pub(crate) fn new(engaged: &'a Engaged, cx: &Ctx) -> Self {
         let mut joined = Self {
             groups: Vec::new(),
-            _open: Vec::new(),
+            _inside: Vec::new(),
         };
         // A front end that drops set-id bits with a change makes it as nobody (`u32::MAX`).
         let is_anyone = cx.is_write_back || cx.uid == u32::MAX;
         let may_join = |group: &&Arc<Group>| is_anyone || [0, cx.uid].contains(&group.owner);
         for group in engaged.iter().filter(may_join) {
-            // Not behind a waiting writer: another call may hold this lock and wait for one that this
-            // call holds.
-            let sealed = group.sealed.read_recursive();
-            if !*sealed {
+            if let Some(inside) = group.gate.enter() {
                 joined.groups.push(group);
-                joined._open.push(sealed);
+                joined._inside.push(inside);
             }
         }
         joined
