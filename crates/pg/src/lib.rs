@@ -88,7 +88,12 @@ impl Group {
     /// or if both are the same group; `EBADF` if `before` is not a group of this mount; `EPERM` if
     /// another user has made one of them.
     pub fn depend(&self, before: &Self) -> io::Result<()> {
-        let input = before.id()?;
+        let (own, other) = (fstat(&self.0)?, fstat(&before.0)?);
+        // Each mount counts its groups: another one may have a group of this number.
+        if own.st_dev != other.st_dev {
+            return Err(rustix::io::Errno::BADF.into());
+        }
+        let input = other.st_ino;
         // SAFETY: the request reads the 8 bytes of `input` and writes nothing.
         let request = unsafe { Setter::<{ protocol::DEPEND as Opcode }, u64>::new(input) };
         // SAFETY: as above. A descriptor of another kind answers ENOTTY.
