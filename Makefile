@@ -12,6 +12,7 @@ INCLUDEDIR ?= $(PREFIX)/include
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
 LIBRARY := $(TARGET)/release/libselvedge.a
+PG_LIBRARY := $(TARGET)/release/libselvedge-pg
 # Built with the tests: optimised, and with every assertion on.
 CHECKED := $(TARGET)/debug/selvedge
 HELPERS := mkfs.selvedge fsck.selvedge fsck.fuse.selvedge mount.selvedge mount.fuse.selvedge umount.fuse.selvedge
@@ -21,7 +22,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-c install-c demo docs test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c build-pg install-pg demo docs test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +44,10 @@ build: need-build ## build target/release/selvedge
 
 build-c: need-build ## build target/release/libselvedge.a and .so
 	@$(CARGO) build --release --locked -p selvedge-capi
+
+build-pg: ## build target/release/libselvedge-pg.a and .so, with a C compiler only
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
+	@$(MAKE) --no-print-directory $(PG_LIBRARY).a $(PG_LIBRARY).so
 
 demo: build need-mount ## unpack, build, cut the power, look: about a minute
 	@SELVEDGE=$(abspath $(RELEASE)) tools/demo
@@ -133,7 +138,35 @@ install-c: $(LIBRARY) ## install the C library, its headers and linker script, a
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	  -e 's|@VERSION@|$(VERSION)|' $(CAPI)/selvedge.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc
 
-uninstall: ## remove what install and install-c put there
+PG := crates/pg
+PG_CALLS := depend engage disengage sync barrier order close
+PG_CC = $(CC) -std=c99 -Wall -Wextra -O2 $(CFLAGS) -fPIC -I $(PG)/include
+
+$(PG_LIBRARY).so: $(PG)/c/patchgroup.c $(PG)/include/selvedge/patchgroup.h
+	@mkdir -p $(@D)
+	$(PG_CC) $(LDFLAGS) -shared -Wl,-soname,libselvedge-pg.so.0 -o $@ $<
+
+$(PG_LIBRARY).a: $(PG)/c/patchgroup.c $(PG)/include/selvedge/patchgroup.h
+	@mkdir -p $(@D)
+	$(PG_CC) -c -o $(PG_LIBRARY).o $<
+	rm -f $@ && $(AR) rcs $@ $(PG_LIBRARY).o
+
+install-pg: build-pg ## install the C library for patchgroups, its header and manual, as install does
+	install -D -m 644 $(PG_LIBRARY).a $(DESTDIR)$(LIBDIR)/libselvedge-pg.a
+	install -D -m 755 $(PG_LIBRARY).so $(DESTDIR)$(LIBDIR)/libselvedge-pg.so.0
+	ln -sf libselvedge-pg.so.0 $(DESTDIR)$(LIBDIR)/libselvedge-pg.so
+	install -D -m 644 $(PG)/include/selvedge/patchgroup.h $(DESTDIR)$(INCLUDEDIR)/selvedge/patchgroup.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(DATADIR)/man/man3
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	  -e 's|@VERSION@|$(VERSION)|' $(PG)/selvedge-pg.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge-pg.pc
+	install -m 644 $(PG)/man/pg_create.3 $(DESTDIR)$(DATADIR)/man/man3
+	for call in $(PG_CALLS); do \
+	  echo '.so man3/pg_create.3' >$(DESTDIR)$(DATADIR)/man/man3/pg_$$call.3 || exit 1; done
+
+uninstall: ## remove what install, install-c and install-pg put there
+	rm -f $(DESTDIR)$(LIBDIR)/libselvedge-pg.a $(DESTDIR)$(LIBDIR)/libselvedge-pg.so* \
+	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge-pg.pc $(DESTDIR)$(DATADIR)/man/man3/pg_create.3 \
+	  $(foreach call,$(PG_CALLS),$(DESTDIR)$(DATADIR)/man/man3/pg_$(call).3)
 	rm -f $(DESTDIR)$(LIBDIR)/libselvedge.a $(DESTDIR)$(LIBDIR)/libselvedge.so* \
 	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc $(DESTDIR)$(INCLUDEDIR)/selvedge.h \
 	  $(DESTDIR)$(INCLUDEDIR)/selvedge.ld
