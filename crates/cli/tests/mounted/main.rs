@@ -12,6 +12,7 @@ mod ext2;
 mod ext2_power_cut;
 mod failed_mounts;
 mod fixture;
+mod group_clients;
 mod holders;
 mod kernel;
 mod names;
