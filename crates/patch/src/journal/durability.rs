@@ -36,11 +36,9 @@ impl Shared {
         let newest = commits
             .take_while(|&commit| self.home.is_pending(commit))
             .find(|&commit| home.waits_for(patches, commit));
-        let direct = patches
-            .iter()
-            .copied()
-            .filter(|id| state.direct.contains(id));
-        Ok(direct.chain(newest).collect())
+        // Changes of data, and empty patches of sets, which may wait for such changes.
+        let pending = patches.iter().copied().filter(|&id| home.is_pending(id));
+        Ok(pending.chain(newest).collect())
     }
 
     pub(super) fn sync_all(&self) -> Result<(), StoreError> {
