@@ -178,12 +178,29 @@ impl Graph {
         if befores.is_empty() && !held {
             return PatchId::DURABLE;
         }
+        if !held && let Some(same) = self.same_empty(&befores) {
+            return self.id_of(same);
+        }
         let slot = self.new_patch(BlockSlot(NONE), 0, 1, Undo::Empty);
         self.patches[slot as usize].held = held;
         for (before, rule) in befores {
             self.link(slot, before, rule);
         }
         PatchId::of(slot, &self.patches[slot as usize])
+    }
+
+    /// The empty patch among these befores that waits for all others of them, so that a new one
+    /// would commit with it. Otherwise many barriers between changes of one block would make a
+    /// chain of empty patches, which each change of the block would walk.
+    fn same_empty(&self, befores: &Slots) -> Option<u32> {
+        let slots = || befores.iter().map(|&(slot, _)| slot);
+        let mut empties = slots().filter(|&slot| {
+            let patch = &self.patches[slot as usize];
+            patch.is_empty() && !patch.held
+        });
+        let last = empties.next_back()?;
+        let waits = |slot| slot == last || self.depends_directly(last, slot);
+        slots().all(waits).then_some(last)
     }
 
     /// Replaces the befores of a held empty patch. The caller ensures that no block-level
