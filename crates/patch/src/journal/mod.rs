@@ -13,7 +13,7 @@ mod format;
 mod log_blocks;
 mod recovery;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transaction;
 
 pub use log_blocks::LogBlocks;

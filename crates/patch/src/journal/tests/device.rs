@@ -5,11 +5,11 @@ use medium::block::{BlockDevice, BlockError, Completion, Lba, MemoryDevice, Pers
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
-pub(super) const BLOCK: usize = 1024;
+pub(crate) const BLOCK: usize = 1024;
 
 /// A call of the device, or a step of the test.
 #[derive(Clone)]
-pub(super) enum Event {
+pub(crate) enum Event {
     Issued(Vec<Write>),
     Completed,
     Flushed,
@@ -22,7 +22,7 @@ pub(super) enum Event {
 }
 
 /// A state after a crash.
-pub(super) struct Crash {
+pub(crate) struct Crash {
     pub bytes: Vec<u8>,
     /// Number of operations begun before the crash.
     pub began: usize,
@@ -32,7 +32,7 @@ pub(super) struct Crash {
     pub kept: HashMap<u64, usize>,
 }
 
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     memory: MemoryDevice,
     start: Vec<u8>,
     pub events: Mutex<Vec<Event>>,
@@ -41,7 +41,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self {
             memory: MemoryDevice::from_bytes(BLOCK as u32, bytes.clone()),
             start: bytes,
@@ -50,20 +50,38 @@ impl Recorder {
         }
     }
 
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.memory.bytes()
     }
 
-    pub(super) fn note(&self, event: Event) {
+    pub(crate) fn note(&self, event: Event) {
         self.events.lock().push(event);
     }
 
     /// A state that a crash after the first `until` events may leave. Blocks for which `tears`
     /// is true may be torn at a sector.
-    pub(super) fn crash(
+    pub(crate) fn crash(
         &self,
         until: usize,
         rng: &mut fastrand::Rng,
+        tears: impl Fn(u64) -> bool,
+    ) -> Crash {
+        // Most writes lost, most written, or half of them.
+        let share = [0.1, 0.5, 0.9][rng.usize(..3)];
+        self.crash_with(until, rng, share, tears)
+    }
+
+    /// The state after the first `until` events without any write that was not flushed.
+    pub(crate) fn crash_without_cache(&self, until: usize) -> Crash {
+        let mut rng = fastrand::Rng::with_seed(0);
+        self.crash_with(until, &mut rng, 0.0, |_| false)
+    }
+
+    fn crash_with(
+        &self,
+        until: usize,
+        rng: &mut fastrand::Rng,
+        share: f64,
         tears: impl Fn(u64) -> bool,
     ) -> Crash {
         let mut bytes = self.start.clone();
@@ -101,8 +119,6 @@ impl Recorder {
                 }
             }
         }
-        // Most writes lost, most written, or half of them.
-        let share = [0.1, 0.5, 0.9][rng.usize(..3)];
         for (lba, writes) in open {
             let there = writes.iter().filter(|_| rng.f64() < share).count();
             for write in &writes[..there] {

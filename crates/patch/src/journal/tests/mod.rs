@@ -2,7 +2,7 @@
 
 mod beside;
 mod cases;
-mod device;
+pub(crate) mod device;
 mod full;
 mod interop;
 mod reuse;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Number of home blocks of the test devices. The log follows them in two runs, the second
 /// half first, with one unused block between them.
-const HOME: u64 = 48;
+pub(crate) const HOME: u64 = 48;
 
 fn place(log_blocks: u64) -> LogBlocks {
     place_from(Lba(HOME), log_blocks)
@@ -31,20 +31,20 @@ fn place_from(first: Lba, log_blocks: u64) -> LogBlocks {
 }
 
 /// A device with an empty log.
-fn formatted(log_blocks: u64) -> Vec<u8> {
+pub(crate) fn formatted(log_blocks: u64) -> Vec<u8> {
     let bytes = vec![0; (HOME + log_blocks + 1) as usize * BLOCK];
     let device = Recorder::new(bytes);
     format(&device, &place(log_blocks), [7; 16]).unwrap();
     device.bytes()
 }
 
-struct Bench {
-    device: Arc<Recorder>,
-    cache: Arc<Cache>,
-    journal: Journal,
+pub(crate) struct Bench {
+    pub(crate) device: Arc<Recorder>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) journal: Journal,
 }
 
-fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
+pub(crate) fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
     open_on(bytes, log_blocks, mode, Below::DeviceStore)
 }
 
@@ -106,7 +106,7 @@ impl Bench {
 }
 
 /// The bytes of a crash state after a replay.
-fn replayed(bytes: Vec<u8>, log_blocks: u64) -> Result<Vec<u8>, super::JournalError> {
+pub(crate) fn replayed(bytes: Vec<u8>, log_blocks: u64) -> Result<Vec<u8>, super::JournalError> {
     let device = Recorder::new(bytes);
     super::replay(&device, &device, &place(log_blocks))?;
     Ok(device.bytes())

@@ -17,6 +17,9 @@
 //! until the group gains an after. Here the empty patch is made when a set gains an after, with the
 //! changes that the set has at that moment as its befores. So no patch is held.
 
+#[cfg(test)]
+mod tests;
+
 use crate::seeded::{Bug, hit};
 use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, StoreLayer};
 use medium::block::Lba;
