@@ -8,8 +8,8 @@ use pg::protocol;
 use std::sync::Arc;
 use vfs::{
     Attr, ChangeOrder, Ctx, Errno, Fallocate, FileFlags, FileSystem, FileSystemLayer, FileType,
-    Ino, Name, NewNode, OpenFlags, Removal, RenameFlags, Result, SetAttr, SetId, Timestamp,
-    XattrMode,
+    Ino, Name, NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, SetId,
+    Timestamp, XattrMode,
 };
 
 /// The inode numbers of groups: this, with the group's number.
@@ -261,6 +261,14 @@ impl<P: Processes + Clone> FileSystemLayer for Grouped<P> {
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
         Self::not_group(ino)?;
         self.change(cx, |cx| self.below.fallocate(cx, ino, kind, off, len))
+    }
+
+    fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        match Self::group(ino) {
+            // Any offset is past the end of an empty file.
+            Some(_) => Err(Errno::NXIO),
+            None => self.below.seek(cx, ino, off, kind),
+        }
     }
 
     fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
