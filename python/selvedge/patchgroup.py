@@ -30,12 +30,12 @@ __all__ = ["Mount", "Patchgroup"]
 # The protocol between programs and the server of a mount. The open of a name that begins with this
 # makes a group. Calls are requests of ioctl.
 NAME = ".selvedge-patchgroup"
-DEPEND = 0x4008F501
-ENGAGE = 0xF502
-DISENGAGE = 0xF503
-SYNC = 0xF504
-BARRIER = 0xF505
-ORDER = 0xF506
+DEPEND = 0x4008E901
+ENGAGE = 0xE902
+DISENGAGE = 0xE903
+SYNC = 0xE904
+BARRIER = 0xE905
+ORDER = 0xE906
 
 
 def _error(number: int, path: Optional[str] = None) -> OSError:

@@ -42,10 +42,10 @@ pub mod protocol;
 
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::ioctl::{NoArg, Opcode, Setter, ioctl};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A patchgroup. Dropping the value closes its descriptor; the group ends with its last descriptor.
 #[derive(Debug)]
@@ -59,9 +59,9 @@ impl Group {
     /// order; `EROFS` if it is mounted read-only; `ENFILE` if the user has 4,096 groups in the
     /// mount; others of open(2).
     pub fn new(dir: impl AsRef<Path>) -> io::Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let name = format!("{}.{process}.{number}", protocol::NAME);
+        // Random, since processes of two name spaces can have the same id.
+        let number = RandomState::new().build_hasher().finish();
+        let name = format!("{}.{number:016x}", protocol::NAME);
         // Without CLOEXEC: a program that this process starts shares its groups.
         let group = Self(open(dir.as_ref().join(name), OFlags::RDWR, Mode::empty())?);
         // Another file system may have a file of that name.

@@ -22,8 +22,9 @@ pub const BARRIER: u32 = none(5);
 /// process a barrier of the group.
 pub const ORDER: u32 = none(6);
 
-/// The type of these requests: bits 8 to 15, as in `_IO` and `_IOW` of ioctl(2).
-const TYPE: u32 = 0xf5;
+/// The type of these requests: bits 8 to 15, as in `_IO` and `_IOW` of ioctl(2). The kernel's list has no
+/// other use of it.
+const TYPE: u32 = 0xe9;
 
 const fn none(number: u32) -> u32 {
     TYPE << 8 | number

@@ -446,7 +446,7 @@ fn is_late<T: PartialEq>(free: impl Fn() -> T, expected: &T) -> bool {
     free() != *expected && begin.elapsed() < PATIENCE
 }
 
-/// Demands these counts, again if a `statfs` waited for as long as it may.
+/// Demands these counts, at once or after a `statfs` that gave up.
 fn assert_soon_free<T: PartialEq + std::fmt::Debug>(free: impl Fn() -> T, expected: T) {
     assert!(!is_late(&free, &expected), "{:?}, not {expected:?}", free());
     wait_for("the removed file's space", || free() == expected);

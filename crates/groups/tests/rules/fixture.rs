@@ -257,7 +257,7 @@ impl Bench {
             keeps_order,
         });
         let world = World::new();
-        let groups = Arc::new(Grouped::new(below.clone(), world.clone(), order)?);
+        let groups = Arc::new(Grouped::new(below.clone(), world.clone(), order));
         let name = Name::new(Ino::ROOT, b"file");
         let file = below
             .model

@@ -74,12 +74,12 @@ int pg_close(pg_t pg);
 
 /* Requests of ioctl. The input of SELVEDGE_PG_DEPEND is the inode number of the other group, an
  * integer of 64 bits. The others have no argument. */
-#define SELVEDGE_PG_DEPEND 0x4008f501UL
-#define SELVEDGE_PG_ENGAGE 0xf502UL
-#define SELVEDGE_PG_DISENGAGE 0xf503UL
-#define SELVEDGE_PG_SYNC 0xf504UL
-#define SELVEDGE_PG_BARRIER 0xf505UL
-#define SELVEDGE_PG_ORDER 0xf506UL
+#define SELVEDGE_PG_DEPEND 0x4008e901UL
+#define SELVEDGE_PG_ENGAGE 0xe902UL
+#define SELVEDGE_PG_DISENGAGE 0xe903UL
+#define SELVEDGE_PG_SYNC 0xe904UL
+#define SELVEDGE_PG_BARRIER 0xe905UL
+#define SELVEDGE_PG_ORDER 0xe906UL
 
 #ifdef __cplusplus
 }
