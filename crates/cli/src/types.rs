@@ -47,10 +47,10 @@ impl Type {
         }
     }
 
-    /// Whether the image is a file or device.
-    pub(crate) fn has_images(self) -> bool {
+    /// Whether a mount uses a file or device.
+    pub(crate) fn uses_image(self) -> bool {
         match self {
-            Self::One(engine) => engine.magic().is_some(),
+            Self::One(engine) => engine.uses_image(),
             Self::Any => true,
         }
     }

@@ -101,9 +101,15 @@ pub trait Engine: Sync {
     /// A description of one line, for help texts.
     fn about(&self) -> &'static str;
 
-    /// The magic number of its images. `None` if it has no images.
+    /// The magic number of its images. `None` if nothing in an image shows its type, or if it has
+    /// no images.
     fn magic(&self) -> Option<Magic> {
         None
+    }
+
+    /// Whether a mount uses a file or device. By default, whether images have a magic number.
+    fn uses_image(&self) -> bool {
+        self.magic().is_some()
     }
 
     /// The names of its modes.

@@ -56,7 +56,7 @@ impl Args {
         };
         if engine.magic().is_none() {
             let name = engine.name();
-            let why = format_args!("{name} has no images; mount it with --type {name}");
+            let why = format_args!("{name} has no mkfs; mount it with --type {name}");
             return Err(Failure::new(why));
         }
         let options = self.options.of(engine);

@@ -114,7 +114,7 @@ impl Args {
                 .and_then(|()| remount(&self.dir, &options))
                 .map_err(|e| e.with_code(code::MOUNT_FAILED));
         }
-        if self.simulate_power_cut.is_some() && !self.fs_type.has_images() {
+        if self.simulate_power_cut.is_some() && !self.fs_type.uses_image() {
             let why = format_args!("{:?} has no medium whose power could be cut", self.fs_type);
             return Err(Failure::new(why).with_code(code::MOUNT_USAGE));
         }
@@ -125,7 +125,7 @@ impl Args {
             daemon::leave_session();
         }
         // The server leaves its working directory.
-        let image = match self.fs_type.has_images() {
+        let image = match self.fs_type.uses_image() {
             true => self.image.canonicalize(),
             false => Ok("none".into()),
         };
