@@ -3,7 +3,7 @@
 //!
 //! # Guarantees
 //! - The options of engines are independent. An option of two engines stands once on the
-//!   command line, with the text of both.
+//!   command line, with the text of both. Engines with equal texts share one.
 //! - An option of another engine is an error that names its owners.
 
 use crate::values::listed_values;
@@ -11,7 +11,7 @@ use crate::{Engine, Error, Result, Verb};
 use clap::builder::{Resettable, StringValueParser, StyledStr, ValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, Id};
 use std::error::Error as _;
 use std::ffi::OsString;
 
@@ -63,30 +63,48 @@ pub fn add(mut command: Command, engines: &[&'static dyn Engine], verb: Verb) ->
         for arg in engine.options(verb).get_arguments() {
             let there = command.get_arguments().find(|a| a.get_id() == arg.get_id());
             let there = there.cloned();
+            let help = |of| help_of_all(engines, verb, arg.get_id(), of);
+            let texts = [help(Arg::get_help), help(Arg::get_long_help)];
+            let merged = open_to_all(arg.clone(), there.as_ref(), texts);
             command = match there {
-                None => command.arg(open_to_all(arg.clone(), engine.name(), None)),
-                Some(there) => {
-                    let merged = open_to_all(arg.clone(), engine.name(), Some(&there));
-                    command.mut_arg(arg.get_id(), |_| merged)
-                }
+                None => command.arg(merged),
+                Some(_) => command.mut_arg(arg.get_id(), |_| merged),
             };
         }
     }
     command
 }
 
-/// The option as the command line has it: it takes any text, and its help names the engines.
-fn open_to_all(arg: Arg, engine: &str, merged: Option<&Arg>) -> Arg {
-    let help = |of: fn(&Arg) -> Option<&StyledStr>| {
-        let own = of(&arg).map(|text| format!("{engine}: {text}"));
-        let before = merged.and_then(|merged| of(merged).map(ToString::to_string));
-        match (before, own) {
-            (Some(before), Some(own)) => Resettable::Value(format!("{before}; {own}").into()),
-            (Some(one), None) | (None, Some(one)) => Resettable::Value(one.into()),
-            (None, None) => Resettable::Reset,
+/// The help texts that engines have for an option, each after the names of its engines.
+fn help_of_all(
+    engines: &[&'static dyn Engine],
+    verb: Verb,
+    option: &Id,
+    of: fn(&Arg) -> Option<&StyledStr>,
+) -> Option<String> {
+    let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
+    for engine in engines {
+        let command = engine.options(verb);
+        let arg = command.get_arguments().find(|arg| arg.get_id() == option);
+        let Some(text) = arg.and_then(of).map(ToString::to_string) else {
+            continue;
+        };
+        match texts.iter_mut().find(|(there, _)| *there == text) {
+            Some((_, names)) => names.push(engine.name()),
+            None => texts.push((text, vec![engine.name()])),
         }
-    };
-    let (short, all) = (help(Arg::get_help), help(Arg::get_long_help));
+    }
+    let named = texts.iter();
+    let named = named.map(|(text, names)| format!("{}: {text}", names.join(", ")));
+    (!texts.is_empty()).then(|| named.collect::<Vec<_>>().join("; "))
+}
+
+/// The option as the command line has it: it takes any text, and its help names the engines.
+fn open_to_all(arg: Arg, merged: Option<&Arg>, texts: [Option<String>; 2]) -> Arg {
+    let [short, all] = texts.map(|text| match text {
+        Some(text) => Resettable::Value(StyledStr::from(text)),
+        None => Resettable::Reset,
+    });
     let mut values = merged.map_or_else(Vec::new, Arg::get_possible_values);
     for value in arg.get_possible_values() {
         if values

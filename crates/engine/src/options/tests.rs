@@ -116,6 +116,18 @@ fn an_option_of_two_engines_has_the_help_and_the_values_of_both() {
 }
 
 #[test]
+fn engines_with_equal_texts_share_one() {
+    let engines: &[&'static dyn Engine] = &[&Fake("first"), &Fake("second"), &Fake("third")];
+    let command = add(Command::new("x"), engines, Verb::Mkfs);
+    let help = |name: &str| {
+        let arg = command.get_arguments().find(|arg| arg.get_id() == name);
+        arg.unwrap().get_help().unwrap().to_string()
+    };
+    assert_eq!(help("mode"), "first: A speed; second, third: In which way");
+    assert_eq!(help("flag"), "first: Whether");
+}
+
+#[test]
 fn names_are_known_if_any_engine_has_them() {
     assert!(is_known(ENGINES, Verb::Mkfs, "number"));
     assert!(!is_known(ENGINES, Verb::Mkfs, "numbers"));
