@@ -176,14 +176,14 @@ fn opened<F: Mountable>(
         format!("stack: {stack}"),
     ];
     if !options.read_only {
-        notes.extend(tearing(stack, &*devices.disk));
+        notes.extend(tearing::<F>(stack, &*devices.disk));
     }
     let mounted = mount::<F>(stack, devices, options).map_err(|e| named(path, e))?;
     let mounted = Arc::new(mounted);
     let (closed, counted, drawn) = (mounted.clone(), mounted.clone(), mounted.clone());
     let name = path.display().to_string();
     Ok(Opened {
-        fs: mounted.file_system().clone(),
+        fs: F::served(mounted.file_system().clone()),
         durability: None,
         about: about(stack, &mounted),
         stats: Some(Box::new(move || json!(counted.cache().stats()).to_string())),
@@ -212,12 +212,13 @@ fn about<F: Mountable>(stack: &Stack, mounted: &Mounted<F>) -> Map<String, Value
 }
 
 /// A note, if soft updates need untorn blocks and the device does not promise them.
-fn tearing(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
+fn tearing<F: Mountable>(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
     let (atomic, block) = (disk.persistence().atomic_bytes, disk.geometry().block_bytes);
     (stack.mode() == Mode::SoftUpdates && atomic < block).then(|| {
         format!(
             "note: a power failure may tear blocks of {block} bytes: the device promises \
-             {atomic}; journal modes repair that"
+             {atomic}; {}",
+            F::ABOUT_TORN_BLOCKS
         )
     })
 }

@@ -2,8 +2,7 @@
 
 use super::{MountError, Mountable};
 use medium::block::BlockDevice;
-use patch::partition::PartitionError;
-use patch::stack::{BuildError, Image, LogLocation, Stack};
+use patch::stack::{Image, LogLocation, Stack};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +25,7 @@ impl Devices {
         stack: &Stack,
         read_only: bool,
     ) -> Result<Self, MountError> {
+        F::check_stack(stack)?;
         if let Some(LogLocation::External(log)) = stack.journal().map(|journal| &journal.log)
             && log
                 .canonicalize()
@@ -36,7 +36,8 @@ impl Devices {
                 what: "is the image itself; use journal(..., internal)",
             });
         }
-        let block_bytes = block_bytes::<F>(path, stack)?;
+        let open = |block_bytes| stack.home_device(&mut Image::new(path, block_bytes, true));
+        let block_bytes = F::block_size(&open)?;
         let devices = stack.devices(&mut Image::new(path, block_bytes, read_only))?;
         let number = stack.log_device().map(usize::from);
         let is_unused = |index: &usize| *index > 0 && Some(*index) != number;
@@ -48,20 +49,4 @@ impl Devices {
             log: number.map(|number| devices[number].clone()),
         })
     }
-}
-
-/// The block size of the file system in a file or device. The superblock is read in the largest
-/// blocks that the start of the partition is a multiple of. Sectors are not larger than these.
-fn block_bytes<F: Mountable>(path: &Path, stack: &Stack) -> Result<u32, MountError> {
-    let open = |block_bytes| stack.home_device(&mut Image::new(path, block_bytes, true));
-    let is_aligned = |opened: &Result<_, BuildError>| {
-        let error = opened.as_ref().err();
-        !matches!(
-            error,
-            Some(BuildError::Partition(PartitionError::Misaligned { .. }))
-        )
-    };
-    let device = [4096, 2048].into_iter().map(open).find(is_aligned);
-    let device = device.unwrap_or_else(|| open(1024))?;
-    Ok(F::superblock(&*device)?.block_bytes)
 }

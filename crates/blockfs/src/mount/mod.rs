@@ -22,10 +22,11 @@ use crate::{BlockFs, BlockFsOptions, Format, FormatError, OnError};
 use journals::{belongs_to, prepare_log};
 use medium::block::{BlockDevice, Lba};
 use patch::journal::{LogBlocks, Seconds};
-use patch::stack::Stack;
+use patch::partition::PartitionError;
+use patch::stack::{BuildError, Stack};
 use patch::{Cache, CacheOptions, Forgetful, Groups, Journal, Store};
 use std::sync::Arc;
-use vfs::{Atime, Clock, SystemClock};
+use vfs::{Atime, Clock, FileSystem, Guarantees, SystemClock};
 
 /// The facts in a superblock that a mount needs before it opens the image.
 #[derive(Debug, Clone, Copy)]
@@ -63,11 +64,44 @@ impl Default for OpenOptions {
     }
 }
 
+/// Opens an image in blocks of this many bytes.
+pub type Opener<'a> = dyn Fn(u32) -> Result<Arc<dyn BlockDevice>, BuildError> + 'a;
+
 /// A format of images that can be mounted.
 #[allow(clippy::missing_errors_doc)] // MountError documents them once
 pub trait Mountable: Format + Sized + 'static {
     /// Its name in stacks, such as `ext2`.
     const NAME: &'static str;
+    /// The end of the note that a power failure can tear blocks under soft updates.
+    const ABOUT_TORN_BLOCKS: &'static str = "journal modes repair that";
+
+    /// Refuses stacks on which the format cannot stand, before anything is opened.
+    fn check_stack(_stack: &Stack) -> Result<(), MountError> {
+        Ok(())
+    }
+    /// Bytes in a block of an image, which `open` opens for reading. By default the superblock
+    /// contains them. It is read in the largest blocks that the start of the partition is a
+    /// multiple of. Sectors are not larger than these.
+    fn block_size(open: &Opener<'_>) -> Result<u32, MountError> {
+        let is_aligned = |opened: &Result<_, BuildError>| {
+            let error = opened.as_ref().err();
+            !matches!(
+                error,
+                Some(BuildError::Partition(PartitionError::Misaligned { .. }))
+            )
+        };
+        let device = [4096, 2048].into_iter().map(open).find(is_aligned);
+        let device = device.unwrap_or_else(|| open(1024))?;
+        Ok(Self::superblock(&*device)?.block_bytes)
+    }
+    /// The promise of a mount with this stack.
+    fn guarantees(stack: &Stack) -> Guarantees {
+        guarantees(stack)
+    }
+    /// The file system that an engine serves: the calls of [`BlockFs`], or a layer above them.
+    fn served(fs: Arc<BlockFs<Self>>) -> Arc<dyn FileSystem> {
+        fs
+    }
 
     /// Reads the superblock.
     fn superblock(disk: &dyn BlockDevice) -> Result<Superblock, MountError>;
@@ -158,6 +192,7 @@ pub fn mount<F: Mountable>(
             expected: F::NAME,
         });
     }
+    F::check_stack(stack)?;
     let Devices { disk, log } = devices;
     let is_journaled = stack.journal().is_some() && !options.read_only;
     F::check(&*disk, options.read_only, is_journaled && log.is_none())?;
@@ -193,7 +228,7 @@ pub fn mount<F: Mountable>(
         read_only: options.read_only,
         atime: options.atime,
         clock: options.clock.clone(),
-        guarantees: guarantees(stack),
+        guarantees: F::guarantees(stack),
         on_error: match options.on_error {
             Some(chosen) => chosen,
             None => F::superblock(&*disk)?.on_error,
