@@ -16,7 +16,12 @@ use std::sync::OnceLock;
 
 /// The engines of this program. The first is the default of `mkfs`, and the engine of an unknown
 /// image.
-const BUILT_IN: &[&dyn Engine] = &[&bpfs::BpfsEngine, &ext2::Ext2Engine, &ModelEngine];
+const BUILT_IN: &[&dyn Engine] = &[
+    &bpfs::BpfsEngine,
+    &ext2::Ext2Engine,
+    &wholedisk::WholeDiskEngine,
+    &ModelEngine,
+];
 
 static ALL: OnceLock<Vec<&'static dyn Engine>> = OnceLock::new();
 
