@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Every engine that can be mounted.
+/// Every engine in whose mounts files can be made.
 pub(crate) const ENGINES: [&str; 3] = ["bpfs", "ext2", "model"];
 
 /// Long enough for anything that is going to happen at all.

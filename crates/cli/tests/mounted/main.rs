@@ -23,3 +23,4 @@ mod read_only;
 mod server;
 mod umount;
 mod unprivileged;
+mod wholedisk;
