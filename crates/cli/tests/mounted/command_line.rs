@@ -497,7 +497,7 @@ fn heap_repair_lists_the_lost_blocks() {
 fn guarantees_are_listed_for_every_engine() {
     let json = run(0, &["guarantees", "--json"]);
     let json: Vec<serde_json::Value> = serde_json::from_str(&stdout(&json)).unwrap();
-    assert_eq!(json.len(), 13);
+    assert_eq!(json.len(), 15);
     assert!(json.iter().all(|row| row["name"].is_string()));
     let text = stdout(&run(0, &["guarantees"]));
     for said in [
@@ -637,7 +637,7 @@ fn manual_pages_list_the_values_of_options() {
         &["mount", "-t", "ext4", place.image_str(), place.dir_str()],
     );
     assert!(
-        stderr(&refused).contains("not one of bpfs, ext2, model"),
+        stderr(&refused).contains("not one of bpfs, ext2, wholedisk, model"),
         "{refused:?}"
     );
 }
