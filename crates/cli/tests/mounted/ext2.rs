@@ -1,6 +1,6 @@
 //! ext2: its modes and stacks, what fsync keeps, foreign images, wrong requests.
 
-use crate::fixture::{Fixture, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, alone, finish, run, selvedge, stderr, stdout, wait_for};
 use ext2::fsck::{Verdict, verdict};
 use rustix::fs::statvfs;
 use rustix::io::Errno;
@@ -9,7 +9,6 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 const MODES: [&str; 5] = [
     "async",
@@ -436,82 +435,72 @@ fn a_check_that_finds_nothing_clears_the_mark_of_an_unclean_unmount() {
     assert!(!clean(&place));
 }
 
-/// Longest time that a `statfs` waits for the kernel to give back the inodes that it has dropped.
-/// After that it counts them as used. On a busy machine the kernel may take longer.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Whether a `statfs` returned other counts than these, although it waited for less than it may.
-fn is_late<T: PartialEq>(free: impl Fn() -> T, expected: &T) -> bool {
-    let begin = Instant::now();
-    free() != *expected && begin.elapsed() < PATIENCE
-}
-
-/// Demands these counts, at once or after a `statfs` that gave up.
-fn assert_soon_free<T: PartialEq + std::fmt::Debug>(free: impl Fn() -> T, expected: T) {
-    assert!(!is_late(&free, &expected), "{:?}, not {expected:?}", free());
-    wait_for("the removed file's space", || free() == expected);
-}
-
 #[test]
 fn a_removed_file_that_filled_the_image_is_free_space() {
-    for mode in ["softupdates", "journal-ordered"] {
-        let place = image(&["--journal"]);
-        place.mount(&["-o", &format!("mode={mode}")]);
-        let free = || {
-            let counts = statvfs(place.dir()).unwrap();
-            (counts.f_bfree, counts.f_bavail, counts.f_ffree)
-        };
-        let before = free();
-        for _ in 0..10 {
-            let path = place.dir().join("file");
-            let mut file = File::create(&path).unwrap();
-            let full = std::iter::repeat_with(|| file.write_all(&[7; 1 << 16]));
-            let full = full.take(1 << 10).find_map(Result::err);
-            assert_eq!(
-                full.unwrap().raw_os_error(),
-                Some(Errno::NOSPC.raw_os_error())
-            );
-            drop(file);
-            fs::remove_file(&path).unwrap();
-            assert_soon_free(free, before);
+    let name = "ext2::a_removed_file_that_filled_the_image_is_free_space";
+    alone(name, || {
+        for mode in ["softupdates", "journal-ordered"] {
+            let place = image(&["--journal"]);
+            place.mount(&["-o", &format!("mode={mode}")]);
+            let free = || {
+                let counts = statvfs(place.dir()).unwrap();
+                (counts.f_bfree, counts.f_bavail, counts.f_ffree)
+            };
+            let before = free();
+            for _ in 0..10 {
+                let path = place.dir().join("file");
+                let mut file = File::create(&path).unwrap();
+                let full = std::iter::repeat_with(|| file.write_all(&[7; 1 << 16]));
+                let full = full.take(1 << 10).find_map(Result::err);
+                assert_eq!(
+                    full.unwrap().raw_os_error(),
+                    Some(Errno::NOSPC.raw_os_error())
+                );
+                drop(file);
+                fs::remove_file(&path).unwrap();
+                assert_eq!(free(), before);
+            }
+            place.umount();
+            place.fsck();
         }
-        place.umount();
-        place.fsck();
-    }
+    });
 }
 
 /// The thread that answers `statfs` may be ahead of the one that has read that the kernel has
 /// dropped the file. While the file is open, it counts as used.
 #[test]
 fn the_space_of_a_removed_file_is_free_in_the_next_statfs() {
-    for mode in ["softupdates", "journal-ordered"] {
-        let place = image(&[]);
-        place.mount(&["-o", &format!("mode={mode},threads=4")]);
-        let free = || {
-            let counts = statvfs(place.dir()).unwrap();
-            (counts.f_bfree, counts.f_ffree)
-        };
-        let (before, path) = (free(), place.dir().join("file"));
-        let late: Vec<u32> = (0..100u32)
-            .filter(|_| {
-                fs::write(&path, [7; 1 << 18]).unwrap();
-                fs::remove_file(&path).unwrap();
-                is_late(free, &before)
-            })
-            .collect();
-        assert_eq!(late, Vec::<u32>::new(), "{mode}");
+    let name = "ext2::the_space_of_a_removed_file_is_free_in_the_next_statfs";
+    alone(name, || {
+        for mode in ["softupdates", "journal-ordered"] {
+            let place = image(&[]);
+            place.mount(&["-o", &format!("mode={mode},threads=4")]);
+            let free = || {
+                let counts = statvfs(place.dir()).unwrap();
+                (counts.f_bfree, counts.f_ffree)
+            };
+            let (before, path) = (free(), place.dir().join("file"));
+            let late: Vec<u32> = (0..100u32)
+                .filter(|_| {
+                    fs::write(&path, [7; 1 << 18]).unwrap();
+                    fs::remove_file(&path).unwrap();
+                    free() != before
+                })
+                .collect();
+            assert_eq!(late, Vec::<u32>::new(), "{mode}");
 
-        let open = File::create(&path).unwrap();
-        (&open).write_all(&[7; 1 << 18]).unwrap();
-        fs::remove_file(&path).unwrap();
-        for _ in 0..10 {
-            assert!(free().0 < before.0 && free().1 < before.1, "{mode}");
+            let open = File::create(&path).unwrap();
+            (&open).write_all(&[7; 1 << 18]).unwrap();
+            fs::remove_file(&path).unwrap();
+            for _ in 0..10 {
+                assert!(free().0 < before.0 && free().1 < before.1, "{mode}");
+            }
+            drop(open);
+            assert_eq!(free(), before, "{mode}");
+            place.umount();
+            place.fsck();
         }
-        drop(open);
-        assert_soon_free(free, before);
-        place.umount();
-        place.fsck();
-    }
+    });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Images and mounts that clean up after themselves.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -50,6 +51,21 @@ pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Runs a test, named by its path, in a process of its own. A child that another test makes has all
+/// open files of this process until it runs its program, and the patchgroups that it has engaged.
+pub(crate) fn alone(name: &str, test: impl FnOnce()) {
+    const ALONE: &str = "SELVEDGE_TEST_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return test();
+    }
+    let mut own = Command::new(env::current_exe().unwrap());
+    let output = finish(0, own.args(["--exact", name]).env(ALONE, "1"));
+    assert!(
+        stdout(&output).contains("1 passed"),
+        "there is no test {name}"
+    );
 }
 
 /// A directory with an image and a mount point in it.

@@ -1,11 +1,10 @@
 //! Patchgroups of mounts, with real processes: the client, `depend`, `order`, and `pg list`.
 
-use crate::fixture::{Fixture, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, alone, finish, run, selvedge, stderr, stdout, wait_for};
 use pg::Group;
 use rustix::process::Uid;
 use rustix::thread::set_thread_uid;
 use serde_json::Value;
-use std::env;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -38,18 +37,6 @@ fn on_each(test: impl Fn(&Path)) {
         test(&place.dir());
         place.umount();
     }
-}
-
-/// Runs a test in a process of its own. Otherwise the children of other tests would inherit the
-/// groups that this process has engaged.
-fn alone(name: &str, test: impl FnOnce()) {
-    const ALONE: &str = "SELVEDGE_TEST_ALONE";
-    if env::var_os(ALONE).is_some() {
-        return test();
-    }
-    let mut own = Command::new(env::current_exe().unwrap());
-    let name = format!("groups::{name}");
-    finish(0, own.args(["--exact", &name]).env(ALONE, "1"));
 }
 
 fn make(place: &Fixture, engine: &str) {
@@ -104,9 +91,10 @@ fn the_client_makes_orders_engages_and_syncs_groups() {
         drop((before, after));
         wait_for("the end of the groups", || list(dir).is_empty());
     };
-    alone("the_client_makes_orders_engages_and_syncs_groups", || {
-        on_each(test)
-    });
+    alone(
+        "groups::the_client_makes_orders_engages_and_syncs_groups",
+        || on_each(test),
+    );
 }
 
 #[test]
@@ -134,7 +122,7 @@ fn children_over_fork_and_exec_have_the_group() {
         child.wait().unwrap();
         after.depend(&group).unwrap();
     };
-    alone("children_over_fork_and_exec_have_the_group", || {
+    alone("groups::children_over_fork_and_exec_have_the_group", || {
         on_each(test)
     });
 }
