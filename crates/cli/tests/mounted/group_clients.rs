@@ -1,6 +1,6 @@
 //! Programs in C and Python that order their changes by patchgroups.
 
-use crate::fixture::{Fixture, finish, run, stderr};
+use crate::fixture::{Fixture, alone, finish, run, stderr};
 use pg::Group;
 use rustix::io::Errno;
 use std::fs;
@@ -85,15 +85,17 @@ fn the_c_example_moves_messages() {
 /// Each mount counts its groups from 1.
 #[test]
 fn a_group_of_another_mount_is_refused() {
-    on_ordered_mount(|one| {
-        on_ordered_mount(|other| {
-            let [first, second] = [(); 2].map(|()| Group::new(one.dir()).unwrap());
-            let foreign = Group::new(other.dir()).unwrap();
-            assert_eq!(foreign.id().unwrap(), first.id().unwrap());
-            let error = second.depend(&foreign).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()));
-            // It sealed no group of the same number.
-            drop(first.engage().unwrap());
+    alone("group_clients::a_group_of_another_mount_is_refused", || {
+        on_ordered_mount(|one| {
+            on_ordered_mount(|other| {
+                let [first, second] = [(); 2].map(|()| Group::new(one.dir()).unwrap());
+                let foreign = Group::new(other.dir()).unwrap();
+                assert_eq!(foreign.id().unwrap(), first.id().unwrap());
+                let error = second.depend(&foreign).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()));
+                // It sealed no group of the same number.
+                drop(first.engage().unwrap());
+            });
         });
     });
 }

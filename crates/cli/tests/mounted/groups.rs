@@ -158,44 +158,48 @@ fn groups_end_with_the_last_process_that_has_them() {
 
 #[test]
 fn calls_on_groups_of_a_killed_server_fail() {
-    for (engine, _) in MOUNTS {
-        let place = Fixture::new();
-        make(&place, engine);
-        let mut server = place.serve(&[]);
-        let (group, after) = (Group::new(place.dir()), Group::new(place.dir()));
-        let (group, after) = (group.unwrap(), after.unwrap());
-        let engaged = group.engage().unwrap();
-        server.signal("KILL");
-        server.wait();
-        for call in [Group::sync, Group::barrier, Group::order] {
-            assert!(errno(call(&group)).is_some());
+    alone("groups::calls_on_groups_of_a_killed_server_fail", || {
+        for (engine, _) in MOUNTS {
+            let place = Fixture::new();
+            make(&place, engine);
+            let mut server = place.serve(&[]);
+            let (group, after) = (Group::new(place.dir()), Group::new(place.dir()));
+            let (group, after) = (group.unwrap(), after.unwrap());
+            let engaged = group.engage().unwrap();
+            server.signal("KILL");
+            server.wait();
+            for call in [Group::sync, Group::barrier, Group::order] {
+                assert!(errno(call(&group)).is_some());
+            }
+            assert!(group.engage().is_err() && after.depend(&group).is_err());
+            drop(engaged);
+            assert!(Group::new(place.dir()).is_err());
         }
-        assert!(group.engage().is_err() && after.depend(&group).is_err());
-        drop(engaged);
-        assert!(Group::new(place.dir()).is_err());
-    }
+    });
 }
 
 #[test]
 fn another_user_cannot_use_a_group() {
-    on_each(|dir| {
-        let (group, after) = (Group::new(dir).unwrap(), Group::new(dir).unwrap());
-        thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                // The call changes this thread alone, which has the descriptors but not the rights.
-                set_thread_uid(Uid::from_raw(65534)).unwrap();
-                for call in [Group::sync, Group::barrier, Group::order] {
-                    assert_eq!(errno(call(&group)), Some(code::PERM));
-                }
-                assert_eq!(errno(group.engage()), Some(code::PERM));
-                assert_eq!(errno(after.depend(&group)), Some(code::PERM));
-                let own = Group::new(dir).unwrap();
-                assert_eq!(errno(own.depend(&group)), Some(code::PERM));
-                own.sync().unwrap();
+    alone("groups::another_user_cannot_use_a_group", || {
+        on_each(|dir| {
+            let (group, after) = (Group::new(dir).unwrap(), Group::new(dir).unwrap());
+            thread::scope(|scope| {
+                let other = scope.spawn(|| {
+                    // The call changes this thread alone, which has the descriptors but not the rights.
+                    set_thread_uid(Uid::from_raw(65534)).unwrap();
+                    for call in [Group::sync, Group::barrier, Group::order] {
+                        assert_eq!(errno(call(&group)), Some(code::PERM));
+                    }
+                    assert_eq!(errno(group.engage()), Some(code::PERM));
+                    assert_eq!(errno(after.depend(&group)), Some(code::PERM));
+                    let own = Group::new(dir).unwrap();
+                    assert_eq!(errno(own.depend(&group)), Some(code::PERM));
+                    own.sync().unwrap();
+                });
+                other.join().unwrap();
             });
-            other.join().unwrap();
+            group.sync().unwrap();
         });
-        group.sync().unwrap();
     });
 }
 

@@ -1,6 +1,6 @@
 //! A device as one file: programs that write devices, the end, refusals, patchgroups.
 
-use crate::fixture::{Fixture, finish, run, stderr, stdout};
+use crate::fixture::{Fixture, alone, finish, run, stderr, stdout};
 use ext2::fsck::{Verdict, verdict};
 use pg::Group;
 use rustix::io::Errno;
@@ -124,26 +124,28 @@ fn journals_and_other_commands_are_refused() {
 
 #[test]
 fn patchgroups_order_writes_of_the_disk() {
-    let place = device();
-    place.mount(&[&TYPE[..], &["-o", "commit=3600"]].concat());
-    let file = OpenOptions::new().write(true).open(disk(&place)).unwrap();
-    let (first, second) = (
-        Group::new(place.dir()).unwrap(),
-        Group::new(place.dir()).unwrap(),
-    );
-    let engaged = first.engage().unwrap();
-    file.write_all_at(b"first", 4096 * 9).unwrap();
-    drop(engaged);
-    second.depend(&first).unwrap();
-    let engaged = second.engage().unwrap();
-    file.write_all_at(b"second", 0).unwrap();
-    drop(engaged);
-    file.write_all_at(b"other", 4096 * 5).unwrap();
-    second.sync().unwrap();
-    let bytes = fs::read(place.image()).unwrap();
-    assert_eq!(&bytes[..6], b"second");
-    assert_eq!(&bytes[4096 * 9..][..5], b"first");
-    assert_eq!(&bytes[4096 * 5..][..5], [0; 5]);
-    drop((first, second, file));
-    place.umount();
+    alone("wholedisk::patchgroups_order_writes_of_the_disk", || {
+        let place = device();
+        place.mount(&[&TYPE[..], &["-o", "commit=3600"]].concat());
+        let file = OpenOptions::new().write(true).open(disk(&place)).unwrap();
+        let (first, second) = (
+            Group::new(place.dir()).unwrap(),
+            Group::new(place.dir()).unwrap(),
+        );
+        let engaged = first.engage().unwrap();
+        file.write_all_at(b"first", 4096 * 9).unwrap();
+        drop(engaged);
+        second.depend(&first).unwrap();
+        let engaged = second.engage().unwrap();
+        file.write_all_at(b"second", 0).unwrap();
+        drop(engaged);
+        file.write_all_at(b"other", 4096 * 5).unwrap();
+        second.sync().unwrap();
+        let bytes = fs::read(place.image()).unwrap();
+        assert_eq!(&bytes[..6], b"second");
+        assert_eq!(&bytes[4096 * 9..][..5], b"first");
+        assert_eq!(&bytes[4096 * 5..][..5], [0; 5]);
+        drop((first, second, file));
+        place.umount();
+    });
 }
