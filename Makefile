@@ -63,6 +63,7 @@ lint: need-build
 	tools/long-files
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) check --quiet --locked --workspace # the libraries and programs without seeded bugs
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
