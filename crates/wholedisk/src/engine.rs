@@ -1,14 +1,11 @@
 //! The device as an engine, for commands.
 
 use crate::WholeDisk;
-use ::engine::{
-    Engine, Error, Identity, Image, Info, Interposer, MountRequest, Prepared, Result, Verb, size,
-};
-use blockfs::engine::{MountArgs, named};
-use blockfs::mount::{Devices, Mountable};
+use ::engine::{Engine, Error, Identity, Image, Interposer, MountRequest, Prepared, Result, Verb};
+use blockfs::engine::MountArgs;
+use blockfs::mount::Mountable;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use patch::stack::{Mode, Stack};
-use serde_json::json;
 use vfs::Guarantees;
 
 /// The engine.
@@ -59,32 +56,5 @@ impl Engine for WholeDiskEngine {
     ) -> Result<Prepared> {
         let args = MountArgs::from_arg_matches(options).map_err(Error::new)?;
         args.prepare::<WholeDisk>(request, between)
-    }
-
-    fn info(&self, image: &Image) -> Result<Info> {
-        let mut stack = Stack::new(self.name(), Mode::default());
-        stack.set_disks(|disk| disk.options.offset_bytes = image.offset_bytes);
-        let devices = Devices::open::<WholeDisk>(&image.path, &stack, true);
-        let devices = devices.map_err(|e| named(&image.path, e))?;
-        let geometry = devices.disk.geometry();
-        let (bytes, block) = (geometry.bytes(), geometry.block_bytes);
-        let all = size::display(bytes);
-        Ok(Info {
-            lines: vec![
-                ("path", image.path.display().to_string()),
-                ("type", self.name().to_owned()),
-                (
-                    "size",
-                    format!("{all}, {} blocks of {block}", geometry.blocks),
-                ),
-            ],
-            json: json!({
-                "path": image.path,
-                "type": self.name(),
-                "size_bytes": bytes,
-                "block_bytes": block,
-                "blocks": geometry.blocks,
-            }),
-        })
     }
 }
