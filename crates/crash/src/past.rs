@@ -2,7 +2,7 @@
 
 use crate::handles::{FileId, Handle};
 use crate::sabotage::{Sabotage, hit};
-use crate::world::World;
+use crate::world::{Inode, World};
 use oracle::script::State;
 use oracle::snapshot::{Content, Node, Snapshot, Times};
 use std::collections::BTreeMap;
@@ -23,6 +23,17 @@ pub(crate) struct Known {
     pub files: BTreeMap<Ino, FileId>,
     /// Time of the operation.
     pub at: Timestamp,
+}
+
+/// An inode, and its names if it is a directory.
+pub(crate) type KnownFile<'a> = (&'a Inode, Option<&'a BTreeMap<Vec<u8>, Ino>>);
+
+impl Known {
+    /// A file in this state.
+    pub(crate) fn of(&self, file: FileId) -> Option<KnownFile<'_>> {
+        let (ino, _) = self.files.iter().find(|(_, other)| **other == file)?;
+        Some((self.world.nodes.get(ino)?, self.world.names.get(ino)))
+    }
 }
 
 /// The state of the model after an operation.

@@ -134,11 +134,7 @@ impl Promise {
     /// The last of these states in which the file differs from the state before. Without `times`,
     /// differences of times do not count. Data count where they are ordered with metadata.
     fn last_change(self, file: FileId, past: &[Past], times: bool) -> usize {
-        let at = |state: usize| {
-            let known = &past[state].known;
-            let (ino, _) = known.files.iter().find(|(_, other)| **other == file)?;
-            Some((known.world.nodes.get(ino)?, known.world.names.get(ino)))
-        };
+        let at = |state: usize| past[state].known.of(file);
         let with_data = matches!(self.kind, Kind::Prefix | Kind::Checkpoint);
         let same = |now: &Inode, then: &Inode| match times {
             true => now == then,
@@ -204,11 +200,12 @@ impl Window<'_> {
             }
             judged = Some(result);
         }
-        judged.expect("the calls after the last barrier are an epoch")
+        judged.expect("the newest state covers all synced files")
     }
 
     /// The calls between two barriers become durable in any order, after all calls before them.
-    /// So a crash leaves a state between two barriers. The newest comes first.
+    /// So a crash leaves a state between two barriers. The newest comes first. It is no older than
+    /// the last change of a file that was synced: that sync covered the barriers before the change.
     fn epochs(&self) -> impl Iterator<Item = (Floors, usize)> {
         let is_ordered = matches!(self.promise.kind, Kind::Prefix | Kind::Checkpoint);
         let barriers = self.barriers.iter().copied();
@@ -217,7 +214,8 @@ impl Window<'_> {
         let inside: Vec<usize> = barriers.filter(inside).collect();
         let starts = std::iter::once(self.floors.all).chain(inside.clone());
         let ends = inside.into_iter().chain([self.newest]);
-        let epochs: Vec<_> = starts.zip(ends).collect();
+        let mut epochs: Vec<_> = starts.zip(ends).collect();
+        epochs.retain(|(_, end)| self.covers_synced_files(*end));
         epochs.into_iter().rev().map(|(start, end)| {
             let within = |floors: &BTreeMap<FileId, usize>| {
                 let floors = floors.iter();
@@ -232,6 +230,21 @@ impl Window<'_> {
                 times: within(&self.floors.times),
             };
             (floors, end)
+        })
+    }
+
+    /// Whether no synced file has changed after this state and up to its sync.
+    fn covers_synced_files(&self, end: usize) -> bool {
+        let mut floors = self.floors.files.iter();
+        floors.all(|(file, floor)| {
+            let at = |state: usize| self.past[state].known.of(*file);
+            *floor <= end
+                || match (at(end), at(*floor)) {
+                    (Some((then, names_then)), Some((now, names))) => {
+                        now.same_but_times(then) && now.data == then.data && names == names_then
+                    }
+                    (then, now) => then.is_none() && now.is_none(),
+                }
         })
     }
 
