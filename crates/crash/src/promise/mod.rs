@@ -225,7 +225,11 @@ impl Window<'_> {
             };
             let floors = Floors {
                 all: start,
-                data: self.floors.data.max(start),
+                data: match start == self.floors.all {
+                    // No barrier: what is durable of the metadata says nothing of data.
+                    true => self.floors.data,
+                    false => self.floors.data.max(start),
+                },
                 files: within(&self.floors.files),
                 times: within(&self.floors.times),
             };
