@@ -1,0 +1,22 @@
+//! Recorded runs of programs, and the states that a crash could leave of them.
+//!
+//! - [`Run`]: the calls of a program that changed files, in order, with their data. A
+//!   [`Recorder`] under a mount makes one, or [`strace`] reads one from the output of strace(1).
+//! - [`Tree`]: the files and directories after some calls, as a value.
+//!
+//! A run names inodes by numbers of its own ([`Node`]), and not by paths. So every call means the
+//! same, whichever calls before it a crash has lost.
+#![warn(unreachable_pub)]
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod call;
+mod recorder;
+mod run;
+mod tree;
+
+pub use bytes::Bytes;
+pub use call::{Blob, Call, Kind, Node, Place};
+pub use recorder::{OUTPUT_XATTR, Recorder};
+pub use run::{Entry, Header, Run, RunError, Source, Writer};
+pub use tree::{Contents, Difference, Inode, PAGE_BYTES, Tree};
