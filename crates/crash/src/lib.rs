@@ -9,6 +9,7 @@
 //! - [`explore`]: all short scripts, sampled and random longer ones; [`explore_script`]:
 //!   one script; [`replay`]: one failure, by its [`FailureId`]. These take memory; [`block`] has
 //!   the same functions for block devices.
+//! - [`observe`]: the states of any calls, for a caller that judges them itself.
 //! - [`program`]: the same for a program that keeps data in persistent memory itself.
 //!
 //! # Example
@@ -49,6 +50,7 @@ mod handles;
 mod id;
 mod life;
 mod media;
+pub mod observe;
 mod panics;
 mod past;
 pub mod program;

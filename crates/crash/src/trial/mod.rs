@@ -17,6 +17,7 @@ use crate::walk::{Limits, Tally, Walk, revisit};
 use hashbrown::HashMap;
 use judge::FsJudge;
 use oracle::ModelFs;
+pub(crate) use record::Drawn;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;

@@ -99,11 +99,21 @@ impl<M: Medium> Start<M> {
 }
 
 /// Random choice of blocks to write back.
-struct Drawn(fastrand::Rng);
+pub(crate) struct Drawn(fastrand::Rng);
 
 impl Drawn {
     fn new(seed: u64) -> Self {
         Self(fastrand::Rng::with_seed(seed))
+    }
+
+    /// The choice for a schedule, by its seed alone.
+    pub(crate) fn of_seed(schedule: Schedule) -> Option<Self> {
+        match schedule {
+            Schedule::Any(seed) => Some(Self::new(seed.into())),
+            Schedule::Sync | Schedule::Each | Schedule::Ones | Schedule::Twos | Schedule::Waves => {
+                None
+            }
+        }
     }
 
     /// The choice for a schedule. Each script has its own order.
@@ -121,7 +131,7 @@ impl Drawn {
         (still.write_drawn)(&mut |below| self.0.usize(..below))
     }
 
-    fn write_a_few(&mut self, still: &Still) -> Result<(), String> {
+    pub(crate) fn write_a_few(&mut self, still: &Still) -> Result<(), String> {
         for _ in 0..self.0.usize(..3) {
             self.write(still)?;
         }
