@@ -200,7 +200,7 @@ pub enum Call {
     },
     /// The program has written to its standard output: a promise to the outside.
     Output {
-        /// What it has written.
+        /// The bytes that it has written.
         data: Blob,
     },
 }

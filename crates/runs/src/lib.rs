@@ -2,15 +2,20 @@
 //!
 //! - [`Run`]: the calls of a program that changed files, in order, with their data. A
 //!   [`Recorder`] under a mount makes one, or [`strace`] reads one from the output of strace(1).
+//! - [`model`]: what a crash can leave of a run on different file systems.
 //! - [`Tree`]: the files and directories after some calls, as a value.
 //!
-//! A run names inodes by numbers of its own ([`Node`]), and not by paths. So every call means the
-//! same, whichever calls before it a crash has lost.
+//! A run names inodes by numbers of its own ([`Node`]), and not by paths. So a call
+//! stays valid when a crash has lost calls before it.
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod bytes;
 mod call;
+pub mod checker;
+pub mod explore;
+pub mod model;
+mod play;
 mod recorder;
 mod run;
 mod tree;

@@ -396,7 +396,7 @@ impl FileSystemLayer for Recorder {
             pid: 0,
             ..Ctx::root()
         };
-        // Nobody can be told of an error here: the recording is marked as failed.
+        // A close has no result. After an error the recording is marked as failed.
         let _ = self.recorded(
             &cx,
             |_| Ok(()),

@@ -74,6 +74,12 @@ impl Contents {
         }
     }
 
+    /// Stores bytes as far as the file is long.
+    pub(crate) fn store_within(&mut self, off: u64, data: &[u8]) {
+        let len = self.size.saturating_sub(off).min(data.len() as u64);
+        self.store(off, &data[..len as usize]);
+    }
+
     fn put(&mut self, number: u64, page: Page) {
         match page.bytes.iter().all(|byte| *byte == 0) {
             true => self.pages.remove(&number),
@@ -87,7 +93,7 @@ impl Contents {
         page.map_or_else(|| vec![0; PAGE_BYTES as usize], |page| page.bytes.to_vec())
     }
 
-    /// Sets the length. What is cut off reads as zeros if the file grows again.
+    /// Sets the length. Bytes that are cut off read as zeros if the file grows again.
     pub fn set_size(&mut self, size: u64) {
         if size < self.size {
             self.zero(size, self.size - size);
@@ -234,6 +240,14 @@ impl Tree {
     /// Adds an inode without a name.
     pub fn insert(&mut self, node: Node, inode: Inode) {
         self.inodes.insert(node, Arc::new(inode));
+    }
+
+    /// The pages of each file that are not all zeros.
+    pub(crate) fn allocated_pages(
+        &self,
+    ) -> impl Iterator<Item = (Node, impl Iterator<Item = u64>)> {
+        let inodes = self.inodes.iter();
+        inodes.map(|(node, inode)| (*node, inode.contents.pages.keys().copied()))
     }
 
     /// The inode of a name.

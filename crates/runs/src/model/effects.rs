@@ -1,0 +1,341 @@
+//! Splits the calls of a run into effects.
+
+use super::rules::{Lengths, Metadata, Rules};
+use crate::{Blob, Call, Node, PAGE_BYTES, Place, Run, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A change that a crash keeps or loses as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A whole call: names, attributes, lengths.
+    Call(Call),
+    /// Data within one page; the file grows to their end.
+    Data {
+        /// The file.
+        node: Node,
+        /// Offset in bytes.
+        off: u64,
+        /// The data.
+        data: Blob,
+    },
+    /// Data within one page, as far as the file is long.
+    Store {
+        /// The file.
+        node: Node,
+        /// Offset in bytes.
+        off: u64,
+        /// The data.
+        data: Blob,
+    },
+}
+
+/// An effect and what it needs. All needs are earlier effects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effect {
+    /// The entry of the run.
+    pub entry: usize,
+    /// The change.
+    pub change: Change,
+    /// Effects without which this one has no place, on any file system.
+    pub inherent: Vec<usize>,
+    /// Effects that the file system makes durable before this one. Effects that `fsync` forces do
+    /// not wait for them.
+    pub order: Vec<usize>,
+    /// The inodes that it changes: for a name, that of the directory and that of the file.
+    pub touches: Vec<Node>,
+    /// Whether it is data that take new space.
+    pub allocates: bool,
+}
+
+impl Effect {
+    /// Whether it is data, not names or attributes.
+    pub fn is_data(&self) -> bool {
+        !matches!(self.change, Change::Call(_))
+    }
+
+    /// Applies the effect. An effect without a place has no effect.
+    pub fn apply(&self, tree: &mut Tree, data: &[u8]) {
+        let bytes = |blob: &Blob| data.get(blob.at as usize..(blob.at + blob.len) as usize);
+        match &self.change {
+            Change::Call(call) => drop(tree.apply(call, data)),
+            Change::Data {
+                node,
+                off,
+                data: blob,
+            } => {
+                if let (Ok(inode), Some(bytes)) = (tree.get_mut(*node), bytes(blob)) {
+                    inode.contents.write(*off, bytes);
+                }
+            }
+            Change::Store {
+                node,
+                off,
+                data: blob,
+            } => {
+                if let (Ok(inode), Some(bytes)) = (tree.get_mut(*node), bytes(blob)) {
+                    inode.contents.store_within(*off, bytes);
+                }
+            }
+        }
+    }
+}
+
+/// The effects of a run, and by entry the number of those before it.
+pub(super) fn split(
+    run: &Run,
+    start: &Tree,
+    rules: &Rules,
+) -> Result<(Vec<Effect>, Vec<usize>), String> {
+    let mut split = Split {
+        rules: *rules,
+        tree: start.clone(),
+        effects: Vec::new(),
+        made: BTreeMap::new(),
+        at_place: BTreeMap::new(),
+        in_directory: BTreeMap::new(),
+        on_page: BTreeMap::new(),
+        last_call_on: BTreeMap::new(),
+        last_growth: BTreeMap::new(),
+        last_call: None,
+        allocated: BTreeSet::new(),
+        growth: BTreeMap::new(),
+        was_cut: BTreeSet::new(),
+        flushed: Vec::new(),
+    };
+    let mut before = vec![0; run.header.setup];
+    for (node, pages) in start.allocated_pages() {
+        split.allocated.extend(pages.map(|page| (node, page)));
+    }
+    for (n, entry) in run.entries.iter().enumerate().skip(run.header.setup) {
+        before.push(split.effects.len());
+        split.entry(n, &entry.call);
+        let applied = split.tree.apply(&entry.call, &run.data);
+        applied.map_err(|e| format!("call {n}: {}: {e}", entry.text))?;
+    }
+    before.push(split.effects.len());
+    Ok((split.effects, before))
+}
+
+struct Split {
+    rules: Rules,
+    /// The tree before the present call, with everything there.
+    tree: Tree,
+    effects: Vec<Effect>,
+    made: BTreeMap<Node, usize>,
+    at_place: BTreeMap<Place, usize>,
+    /// The last effects on names in a directory.
+    in_directory: BTreeMap<Node, Vec<usize>>,
+    on_page: BTreeMap<(Node, u64), usize>,
+    /// The last effect on attributes or length of an inode.
+    last_call_on: BTreeMap<Node, usize>,
+    last_growth: BTreeMap<Node, usize>,
+    last_call: Option<usize>,
+    allocated: BTreeSet<(Node, u64)>,
+    /// Data that take new space, by file.
+    growth: BTreeMap<Node, Vec<usize>>,
+    /// Files that were cut to nothing since they were opened.
+    was_cut: BTreeSet<Node>,
+    /// Data that the file system begins to write at once, so that later calls wait for them.
+    flushed: Vec<usize>,
+}
+
+impl Split {
+    fn entry(&mut self, entry: usize, call: &Call) {
+        match call {
+            Call::Write { node, .. } if self.rules.is_whole_call() => {
+                self.call(entry, Change::Call(call.clone()), &[*node], &[]);
+            }
+            Call::Write { node, off, data } => self.write(entry, *node, *off, *data),
+            Call::Make { .. } => self.make(entry, call),
+            Call::Link { node, at } => {
+                self.call(entry, Change::Call(call.clone()), &[at.dir, *node], &[at]);
+            }
+            Call::Remove { at } => self.remove(entry, call, at),
+            Call::Rename { from, to, .. } => self.rename(entry, call, from, to),
+            Call::SetSize { node, size } => {
+                self.set_size(*node, *size);
+                self.call(entry, Change::Call(call.clone()), &[*node], &[]);
+            }
+            Call::Zero { node, .. } | Call::SetAttr { node, .. } | Call::SetXattr { node, .. } => {
+                self.call(entry, Change::Call(call.clone()), &[*node], &[]);
+            }
+            Call::Close { node } => {
+                if self.was_cut.remove(node) && self.rules.flushes_replaced {
+                    let growth = self.growth.get(node).cloned().unwrap_or_default();
+                    self.flushed.extend(growth);
+                }
+            }
+            Call::Sync { .. } | Call::SyncAll | Call::Barrier | Call::Output { .. } => {}
+        }
+    }
+
+    /// Adds an effect that is a whole call on these inodes and names.
+    fn call(&mut self, entry: usize, change: Change, touches: &[Node], places: &[&Place]) -> usize {
+        let is_name = !places.is_empty();
+        let made = touches.iter().filter_map(|node| self.made.get(node));
+        let named = places.iter().filter_map(|at| self.at_place.get(at));
+        let changed = touches
+            .iter()
+            .filter_map(|node| self.last_call_on.get(node));
+        let inherent = made.chain(named).chain(changed.filter(|_| !is_name));
+        let inherent = inherent.copied().collect();
+        let mut order = std::mem::take(&mut self.flushed);
+        if self.rules.metadata != Metadata::Free {
+            order.extend(self.last_call);
+        }
+        let number = self.push(Effect {
+            entry,
+            change,
+            inherent,
+            order,
+            touches: touches.to_vec(),
+            allocates: false,
+        });
+        self.last_call = Some(number);
+        for at in places {
+            self.at_place.insert((*at).clone(), number);
+            self.in_directory.entry(at.dir).or_default().push(number);
+        }
+        for node in touches.iter().filter(|_| !is_name) {
+            self.last_call_on.insert(*node, number);
+        }
+        number
+    }
+
+    /// A new inode. Without an order of names, its name is an effect of its own.
+    fn make(&mut self, entry: usize, call: &Call) {
+        let Call::Make { node, at, .. } = call else {
+            return;
+        };
+        let (mut inode, mut touches) = (call.clone(), vec![*node]);
+        let name = at
+            .as_ref()
+            .filter(|_| self.rules.metadata == Metadata::Free);
+        if let (Some(_), Call::Make { at, .. }) = (name, &mut inode) {
+            *at = None;
+        }
+        let together = at.as_ref().filter(|_| name.is_none());
+        touches.extend(together.map(|at| at.dir));
+        let places: Vec<&Place> = together.into_iter().collect();
+        let made = self.call(entry, Change::Call(inode), &touches, &places);
+        self.made.insert(*node, made);
+        if let Some(at) = name {
+            let link = Call::Link {
+                node: *node,
+                at: at.clone(),
+            };
+            self.call(entry, Change::Call(link), &[at.dir, *node], &[at]);
+        }
+    }
+
+    fn push(&mut self, mut effect: Effect) -> usize {
+        for needs in [&mut effect.inherent, &mut effect.order] {
+            needs.sort_unstable();
+            needs.dedup();
+        }
+        self.effects.push(effect);
+        self.effects.len() - 1
+    }
+
+    fn remove(&mut self, entry: usize, call: &Call, at: &Place) {
+        let node = self.tree.lookup(at);
+        let touches: Vec<Node> = [at.dir].into_iter().chain(node).collect();
+        let number = self.call(entry, Change::Call(call.clone()), &touches, &[at]);
+        // A directory is removed after the names in it.
+        let below = node.and_then(|node| self.in_directory.get(&node)).cloned();
+        self.effects[number]
+            .inherent
+            .extend(below.unwrap_or_default());
+    }
+
+    fn rename(&mut self, entry: usize, call: &Call, from: &Place, to: &Place) {
+        let (moved, replaced) = (self.tree.lookup(from), self.tree.lookup(to));
+        let dirs = [from.dir, to.dir].into_iter();
+        let touches: Vec<Node> = dirs.chain(moved).chain(replaced).collect();
+        if let (Some(moved), Some(_), true) = (moved, replaced, self.rules.flushes_replaced) {
+            let growth = self.growth.get(&moved).cloned().unwrap_or_default();
+            self.flushed.extend(growth);
+        }
+        self.call(entry, Change::Call(call.clone()), &touches, &[from, to]);
+    }
+
+    fn set_size(&mut self, node: Node, size: u64) {
+        let old = self.tree.get(node).map_or(0, |inode| inode.contents.size());
+        if size == 0 && old > 0 {
+            self.was_cut.insert(node);
+        }
+        if size < old {
+            let first = size.div_ceil(PAGE_BYTES);
+            let gone = (node, first)..=(node, u64::MAX);
+            let gone: Vec<_> = self.allocated.range(gone).copied().collect();
+            for page in gone {
+                self.allocated.remove(&page);
+                self.on_page.remove(&page);
+            }
+        }
+    }
+
+    fn write(&mut self, entry: usize, node: Node, off: u64, data: Blob) {
+        let mut size = self.tree.get(node).map_or(0, |inode| inode.contents.size());
+        let mut done = 0;
+        while done < data.len {
+            let at = off + done;
+            let len = (PAGE_BYTES - at % PAGE_BYTES).min(data.len - done);
+            let part = Blob {
+                at: data.at + done,
+                len,
+            };
+            self.page(entry, node, at, part, size);
+            size = size.max(at + len);
+            done += len;
+        }
+    }
+
+    /// The effects of data within one page of a file of this size.
+    fn page(&mut self, entry: usize, node: Node, off: u64, data: Blob, size: u64) {
+        let page = off / PAGE_BYTES;
+        let is_new = self.allocated.insert((node, page));
+        let end = off + data.len;
+        let apart = match self.rules.lengths {
+            Lengths::Apart => end > size,
+            Lengths::ApartWithinPage => end > size && !is_new,
+            Lengths::WithData => false,
+        };
+        let mut inherent: Vec<usize> = self.made.get(&node).into_iter().copied().collect();
+        inherent.extend(self.on_page.get(&(node, page)));
+        if is_new {
+            // New space is taken after the space before was given back.
+            inherent.extend(self.last_call_on.get(&node));
+        }
+        if apart {
+            let call = Call::SetSize { node, size: end };
+            self.call(entry, Change::Call(call), &[node], &[]);
+        }
+        let mut order = Vec::new();
+        if self.rules.metadata == Metadata::OrderedWithData {
+            order.extend(self.last_call);
+        } else if is_new && !apart {
+            order.extend(self.last_growth.get(&node));
+        }
+        let change = match apart {
+            true => Change::Store { node, off, data },
+            false => Change::Data { node, off, data },
+        };
+        let number = self.push(Effect {
+            entry,
+            change,
+            inherent,
+            order,
+            touches: vec![node],
+            allocates: is_new,
+        });
+        self.on_page.insert((node, page), number);
+        if is_new {
+            self.last_growth.insert(node, number);
+            self.growth.entry(node).or_default().push(number);
+        }
+        if self.rules.metadata == Metadata::OrderedWithData {
+            self.last_call = Some(number);
+        }
+    }
+}
