@@ -211,6 +211,13 @@ pub trait Engine: Sync {
         Vec::new()
     }
 
+    /// The engine in each of its modes, with room for that many bytes of data and that many inodes:
+    /// for the explorer of recorded programs. Empty if it takes no part.
+    fn with_room(&self, bytes: u64, inodes: u64) -> Vec<Explored> {
+        let _ = (bytes, inodes);
+        Vec::new()
+    }
+
     /// The kind of the scratch medium for [`fresh`](Self::fresh). `None`: not part of benchmarks in
     /// this process.
     fn scratch(&self) -> Option<ScratchKind> {

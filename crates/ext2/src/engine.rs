@@ -289,6 +289,14 @@ impl Engine for Ext2Engine {
         let of_mode = |mode| Optimised::ALL.map(|which| subject(mode, which));
         Mode::ALL.into_iter().flat_map(of_mode).collect()
     }
+
+    fn with_room(&self, bytes: u64, inodes: u64) -> Vec<Explored> {
+        let of_mode = |mode| {
+            let system = Ext2System::with_room(mode, bytes, inodes);
+            Explored::Blocks(Box::new(system))
+        };
+        Mode::ALL.into_iter().map(of_mode).collect()
+    }
 }
 
 fn parsed<A: FromArgMatches>(options: &ArgMatches) -> Result<A> {

@@ -21,6 +21,8 @@ use zerocopy::{FromZeros, IntoBytes};
 const BLOCK_BYTES: u32 = 1024;
 /// Blocks of a test image besides the journal.
 const BLOCKS: u64 = 384;
+/// Inodes of a test image.
+const INODES: u32 = 112;
 /// Blocks of its journal.
 const JOURNAL_BLOCKS: u64 = 96;
 
@@ -32,6 +34,10 @@ pub struct Ext2System {
     /// Blocks besides the journal.
     blocks: u64,
     journal_blocks: u64,
+    /// Inodes of a new image.
+    inodes: u32,
+    /// Whether the id names the size.
+    is_sized: bool,
     /// Whether new images hold [`CUT_FILE`].
     cut_file: bool,
     optimised: Optimised,
@@ -48,9 +54,25 @@ impl Ext2System {
             mode,
             blocks: BLOCKS,
             journal_blocks: JOURNAL_BLOCKS,
+            inodes: INODES,
+            is_sized: true,
             cut_file: false,
             optimised: Optimised::Both,
             forgetful: false,
+        }
+    }
+
+    /// A system with room for that many bytes of data and that many inodes, and a journal of the
+    /// least size that e2fsck accepts.
+    pub fn with_room(mode: Mode, bytes: u64, inodes: u64) -> Self {
+        // Half of it more, for indirect blocks and directories.
+        let blocks = bytes.saturating_mul(3) / 2 / u64::from(BLOCK_BYTES);
+        let inodes = inodes.saturating_add(u64::from(INODES)).min(1 << 20) as u32;
+        Self {
+            blocks: blocks + 2048 + u64::from(inodes) / 2,
+            inodes,
+            is_sized: false,
+            ..Self::with_usual_journal(mode)
         }
     }
 
@@ -156,6 +178,7 @@ impl System<dyn BlockDevice> for Ext2System {
     fn id(&self) -> String {
         let blocks = match self.blocks {
             BLOCKS => String::new(),
+            _ if !self.is_sized => String::new(),
             blocks => format!("-{blocks}"),
         };
         let cut = if self.cut_file { "-cut" } else { "" };
@@ -179,7 +202,7 @@ impl System<dyn BlockDevice> for Ext2System {
         let image = Arc::new(MemoryDevice::new(device.geometry()));
         let options = MkfsOptions {
             block_bytes: BLOCK_BYTES,
-            inodes: Inodes::Count(112),
+            inodes: Inodes::Count(self.inodes),
             now: Timestamp(0),
             ..MkfsOptions::for_size(self.image_bytes())
         };

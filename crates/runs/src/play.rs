@@ -1,6 +1,6 @@
 //! Makes the calls of a run on a file system.
 
-use crate::{Bytes, Call, Kind, Node, Place, Run, Tree};
+use crate::{Bytes, Call, Entry, Header, Kind, Node, Place, Run, Source, Tree};
 use crash::observe::Calls;
 use std::collections::HashMap;
 use vfs::{
@@ -248,6 +248,29 @@ impl Player<'_> {
     fn uses_order(&self) -> bool {
         let is_barrier = |entry: &crate::Entry| entry.call == Call::Barrier;
         self.order || self.run.entries.iter().any(is_barrier)
+    }
+}
+
+impl Tree {
+    /// Makes the tree on an empty file system.
+    ///
+    /// # Errors
+    /// The call that failed, in one line.
+    pub fn make_on(&self, fs: &dyn FileSystem) -> Result<(), String> {
+        let mut run = Run::new(Header::new(Source::Mount, ""));
+        for (call, data) in self.calls() {
+            let call = match call {
+                Call::Write { node, off, .. } => Call::Write {
+                    node,
+                    off,
+                    data: run.keep(&data),
+                },
+                call => call,
+            };
+            run.entries.push(Entry::new(call, "setup"));
+        }
+        run.header.setup = run.entries.len();
+        Player::new(&run, false)?.prepare(fs)
     }
 }
 

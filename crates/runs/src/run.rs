@@ -132,6 +132,11 @@ const HEADER: &str = "run.json";
 const CALLS: &str = "calls.jsonl";
 const DATA: &str = "data";
 
+fn write_header(path: &Path, header: &Header) -> Result<(), RunError> {
+    let text = serde_json::to_string_pretty(header).map_err(|e| io_at(path)(e.into()))?;
+    std::fs::write(path, text + "\n").map_err(io_at(path))
+}
+
 /// A run in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -171,7 +176,30 @@ impl Run {
         };
         run.load_calls(&dir.join(CALLS))?;
         run.header.setup = run.header.setup.min(run.entries.len());
+        // The unmount at the end synchronises everything: that is not the program's.
+        while matches!(
+            run.entries.last(),
+            Some(Entry {
+                call: Call::SyncAll,
+                ..
+            })
+        ) {
+            run.entries.pop();
+        }
         Ok(run)
+    }
+
+    /// Names the command of a run that was recorded.
+    ///
+    /// # Errors
+    /// The header cannot be read or written.
+    pub fn describe(dir: &Path, command: &str) -> Result<(), RunError> {
+        let path = dir.join(HEADER);
+        let header = Header {
+            command: command.to_owned(),
+            ..Self::load_header(&path)?
+        };
+        write_header(&path, &header)
     }
 
     fn load_header(path: &Path) -> Result<Header, RunError> {
@@ -306,9 +334,7 @@ impl Writer {
     }
 
     fn header(&self, header: &Header) -> Result<(), RunError> {
-        let path = self.dir.join(HEADER);
-        let text = serde_json::to_string_pretty(header).unwrap_or_default();
-        std::fs::write(&path, text + "\n").map_err(io_at(&path))
+        write_header(&self.dir.join(HEADER), header)
     }
 
     /// Keeps data for a call.

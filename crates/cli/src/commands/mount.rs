@@ -77,6 +77,11 @@ pub(crate) struct Args {
     /// or new as one). The report goes to PATH.power-cut.json unless report= says otherwise.
     #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     simulate_power_cut: Option<Spec>,
+    /// Record all changes, for `selvedge crash explore`, in this new directory
+    ///
+    /// Calls that change something run serially. The recording ends with the mount.
+    #[arg(long, value_name = "RUN")]
+    record: Option<PathBuf>,
     /// Seed of the simulated power cut
     #[arg(long, value_name = "S", requires = "simulate_power_cut")]
     seed: Option<u64>,
@@ -103,8 +108,9 @@ pub(crate) struct Args {
 impl Args {
     /// Runs the command.
     pub(crate) fn run(&self) -> Outcome {
-        let options = Options::parse(self.options.iter().map(String::as_str), self.sloppy)
+        let mut options = Options::parse(self.options.iter().map(String::as_str), self.sloppy)
             .map_err(|e| Failure::new(e).with_code(code::MOUNT_USAGE))?;
+        options.record = self.record.as_deref().map(absolute).transpose()?;
         if self.fake {
             return Ok(ExitCode::SUCCESS);
         }
@@ -172,6 +178,7 @@ impl Args {
             ),
             ("--simulate-power-cut", self.simulate_power_cut.is_some()),
             ("--log", self.log.is_some()),
+            ("--record", self.record.is_some()),
             ("offset", options.offset > 0),
         ];
         let other = changes.into_iter().find(|(_, changes)| *changes);
@@ -229,6 +236,11 @@ impl Args {
             }),
         })
     }
+}
+
+/// The server leaves its working directory.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|e| Failure::about(path, e))
 }
 
 /// Puts a switch between the image and the file system.

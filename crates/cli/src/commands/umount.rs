@@ -93,6 +93,21 @@ impl Args {
     }
 }
 
+/// Unmounts a directory, as the command does.
+///
+/// # Errors
+/// As those of the command.
+pub(crate) fn unmount(dir: &Path) -> Result<(), Failure> {
+    let args = Args {
+        dir: dir.to_owned(),
+        lazy: false,
+        ignored: 0,
+        fs_type: None,
+        namespace: None,
+    };
+    args.run().map(drop)
+}
+
 /// Makes all changes durable, and returns an error if the server had one since the mount. Without
 /// this, errors at the end of the server would reach nobody. Refused access is not an error: the
 /// mount may be for other users only. `ENOTCONN`: the server has ended.

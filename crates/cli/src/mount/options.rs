@@ -2,6 +2,7 @@
 
 use engine::options::{Given, is_known};
 use engine::{Verb, size};
+use std::path::PathBuf;
 use vfs::Atime;
 
 /// The parsed options.
@@ -31,6 +32,8 @@ pub(crate) struct Options {
     pub fsname: Option<String>,
     /// `threads=`: the number of threads of the server.
     pub threads: Option<usize>,
+    /// `--record`: the directory of the run that is recorded, and of no other option.
+    pub record: Option<PathBuf>,
     /// Options of engines.
     pub engine: Vec<Given>,
 }

@@ -10,6 +10,7 @@ use crate::mount::{daemon, facts, server};
 use fuse::{Fact, Facts, Mount, MountOptions, STATS_XATTR};
 use groups::{Grouped, ProcFs};
 use medium::EffectiveDurability;
+use runs::Recorder;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -88,6 +89,14 @@ pub(crate) fn serve(
             "mount option 'order': {name} keeps no order"
         )));
     }
+    let recorder = match recorded(&opened, options) {
+        Ok(recorder) => recorder,
+        Err(e) => {
+            own.detach();
+            let _ = (opened.close)();
+            return Err(e);
+        }
+    };
     let first = format!("{} is mounted on {}", kernel.source, dir.display());
     let told = match quiet {
         true => String::new(),
@@ -100,7 +109,29 @@ pub(crate) fn serve(
     }
     let mut facts = facts_of(&opened, options);
     facts.push((facts::SERVER, server.into()));
-    run(mount, own, opened, signals, (facts, options.order))
+    let last = recorder.clone();
+    let opened = match recorder {
+        Some(recorder) => Opened {
+            fs: recorder,
+            ..opened
+        },
+        None => opened,
+    };
+    let ended = run(mount, own, opened, signals, (facts, options.order));
+    let recorded = last.map_or(Ok(()), |recorder| recorder.end().map_err(failed));
+    ended.and_then(|code| recorded.map(|()| code))
+}
+
+/// The file system with a recorder, if its calls are to be recorded.
+fn recorded(opened: &Opened, options: &Options) -> Result<Option<Arc<Recorder>>, Failure> {
+    let Some(dir) = &options.record else {
+        return Ok(None);
+    };
+    let header = runs::Header::new(runs::Source::Mount, "programs on a mount");
+    let recorder = Recorder::new(Arc::clone(&opened.fs), dir, header);
+    recorder
+        .map(|recorder| Some(Arc::new(recorder)))
+        .map_err(failed)
 }
 
 /// Serves what is open and mounted, to the end.

@@ -116,8 +116,12 @@ impl Explorer<'_> {
 pub(super) fn tree_of(seen: &Seen<'_>) -> Result<Tree, String> {
     let fs = seen.fs.map_err(str::to_owned)?;
     let mut next = Node::ROOT.0;
-    Tree::read(fs, &mut |_| {
+    let tree = Tree::read(fs, &mut |_| {
         next += 1;
         Node(next)
+    });
+    tree.map(|mut tree| {
+        tree.forget_lost_found();
+        tree
     })
 }

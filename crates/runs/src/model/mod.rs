@@ -12,7 +12,7 @@
 //! | `ext4-journal` | as called | as called, a page at a time | everything before |
 //! | `xfs` | as called | as `ext4-ordered`, with the length always after the data | as `ext4-ordered` |
 //! | `btrfs` | as called, but for what `fsync` has logged | a page at a time, old or new | the file, its names and their directories |
-//! | `bpfs` | as called | whole calls | (each call is durable when it returns) |
+//! | `at-return` | as called | whole calls | (each call is durable when it returns) |
 //!
 //! # Sources
 //! - The method and `posix`: Pillai et al., *All File Systems Are Not Created Equal* (OSDI 2014),
@@ -23,7 +23,7 @@
 //! - xfs: *XFS Algorithms & Data Structures*, chapter on delayed logging; lengths change when the
 //!   writes are complete (`xfs_end_ioend`).
 //! - btrfs: its documentation, *Log tree*; ordered extents for data.
-//! - `bpfs`: paper and guarantees of the engine, which the explorer of this project proves.
+//! - `at-return`: the guarantees of BPFS, which the explorer of engines tests.
 
 mod effects;
 mod legal;
@@ -50,8 +50,8 @@ pub enum Model {
     Xfs,
     /// Btrfs.
     Btrfs,
-    /// BPFS: each call is atomic, and durable when it returns.
-    Bpfs,
+    /// Each call is atomic, and durable when it returns: the promise of BPFS.
+    AtReturn,
 }
 
 impl Model {
@@ -62,7 +62,7 @@ impl Model {
         Self::Ext4Journal,
         Self::Xfs,
         Self::Btrfs,
-        Self::Bpfs,
+        Self::AtReturn,
     ];
 
     /// One line for a person.
@@ -73,7 +73,7 @@ impl Model {
             Self::Ext4Journal => "the kernel's ext4, data=journal",
             Self::Xfs => "the kernel's XFS",
             Self::Btrfs => "the kernel's Btrfs",
-            Self::Bpfs => "BPFS of this project: each call is durable when it returns",
+            Self::AtReturn => "each call is atomic, and durable when it returns: BPFS",
         }
     }
 
@@ -84,7 +84,7 @@ impl Model {
             Self::Ext4Journal => Rules::EXT4_JOURNAL,
             Self::Xfs => Rules::XFS,
             Self::Btrfs => Rules::BTRFS,
-            Self::Bpfs => Rules::BPFS,
+            Self::AtReturn => Rules::AT_RETURN,
         }
     }
 }
@@ -97,7 +97,7 @@ impl Display for Model {
             Self::Ext4Journal => "ext4-journal",
             Self::Xfs => "xfs",
             Self::Btrfs => "btrfs",
-            Self::Bpfs => "bpfs",
+            Self::AtReturn => "at-return",
         })
     }
 }

@@ -83,7 +83,7 @@ impl Rules {
         fsync: Fsync::Names,
         flushes_replaced: false,
     };
-    pub(super) const BPFS: Self = Self {
+    pub(super) const AT_RETURN: Self = Self {
         metadata: Metadata::OrderedWithData,
         lengths: Lengths::WithData,
         fsync: Fsync::AtReturn,

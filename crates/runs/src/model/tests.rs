@@ -140,7 +140,7 @@ fn a_name_can_precede_the_data() {
     let torn = ["f=old t=___", "f=___"];
     let before_data = [&new[..], &zero].concat();
     assert_eq!(states(REPLACE, Model::Ext4Journal), set(&new));
-    assert_eq!(states(REPLACE, Model::Bpfs), set(&new));
+    assert_eq!(states(REPLACE, Model::AtReturn), set(&new));
     assert_eq!(states(REPLACE, Model::Ext4Ordered), set(&new));
     assert_eq!(states(REPLACE, Model::Xfs), set(&before_data));
     assert_eq!(states(REPLACE, Model::Btrfs), set(&before_data));
@@ -192,7 +192,7 @@ fn fsync_of_one_file_keeps_others_only_in_a_journal() {
     assert_eq!(newest(Model::Ext4Journal), set(&["a=1 b=2"]));
     assert_eq!(newest(Model::Xfs), set(&["a= b=2", "a=1 b=2"]));
     assert_eq!(newest(Model::Btrfs), set(&["a= b=2", "a=1 b=2", "b=2"]));
-    assert_eq!(newest(Model::Bpfs), set(&["a=1 b=2"]));
+    assert_eq!(newest(Model::AtReturn), set(&["a=1 b=2"]));
     let posix = newest(Model::Posix);
     assert!(
         posix.contains("a=1") && posix.contains("a=_ b=2"),

@@ -12,7 +12,7 @@ use vfs::{
 
 /// The attribute of the root by which a launcher reports what the program has written to its
 /// standard output. It is recorded, and not stored.
-pub const OUTPUT_XATTR: &[u8] = b"trusted.selvedge.output";
+pub const OUTPUT_XATTR: &[u8] = b"user.selvedge.output";
 
 /// Most processes whose names are kept.
 const NAMES_MAX: usize = 4096;
@@ -53,11 +53,12 @@ impl Recorder {
         header.recorded_on = Some(fs.guarantees().name);
         let mut nodes = HashMap::from([(Ino::ROOT, Node::ROOT)]);
         let mut next = Node::ROOT.0 + 1;
-        let tree = Tree::read(&*fs, &mut |attr| {
+        let mut tree = Tree::read(&*fs, &mut |attr| {
             nodes.insert(attr.ino, Node(next));
             next += 1;
             Node(next - 1)
         })?;
+        tree.forget_lost_found();
         let failed = |e: RunError| e.to_string();
         let mut inner = Inner {
             writer: Writer::new(dir, &header).map_err(failed)?,
@@ -492,8 +493,10 @@ impl FileSystemLayer for Recorder {
                 |_| Ok(()),
                 |inner, ()| {
                     let data = inner.writer.keep(value)?;
-                    let text = format!("output of {} bytes", value.len());
-                    inner.push(cx, Call::Output { data }, text)
+                    let start = &value[..value.len().min(60)];
+                    let text = format!("output '{}'", Bytes::from(start));
+                    // The launcher passes it on for the program.
+                    inner.push(&Ctx { pid: 0, ..cx.clone() }, Call::Output { data }, text)
                 },
             );
         }

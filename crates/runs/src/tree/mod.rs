@@ -281,6 +281,18 @@ impl Tree {
         Ok(())
     }
 
+    /// Removes an empty `lost+found` from the root: some file systems have it, others do not.
+    pub fn forget_lost_found(&mut self) {
+        let at = Place::new(Node::ROOT, b"lost+found");
+        let inode = self.lookup(&at).and_then(|node| self.get(node));
+        let is_empty = |inode: &Inode| inode.kind == Kind::Directory && inode.names.is_empty();
+        if inode.is_some_and(is_empty)
+            && let Ok(root) = self.get_mut(Node::ROOT)
+        {
+            root.names.remove(&at.name);
+        }
+    }
+
     /// Applies a call. `data`: of its run.
     ///
     /// # Errors

@@ -1,5 +1,11 @@
 //! `selvedge crash`: explores all states that a power cut could leave.
 
+mod explore;
+mod mount;
+mod record;
+mod show;
+mod subjects;
+
 use crate::failure::{Failure, Outcome, code};
 use crate::output::{self, count};
 use crate::script;
@@ -8,9 +14,7 @@ use crate::types::{EngineArgs, OfCrashTest, Type};
 use clap::Subcommand;
 use clap::builder::RangedU64ValueParser;
 use crash::program::{Named, explore_all, replay_id};
-use crash::{
-    FailureId, FailureReport, Options, PersistModel, Progress, Schedule, block, explore, replay,
-};
+use crash::{FailureId, FailureReport, Options, PersistModel, Progress, Schedule, block, replay};
 use engine::values::listed;
 use engine::{Engine, Explored};
 use oracle::script::GRAMMAR;
@@ -21,7 +25,11 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Explore crash states, or look at one again
+/// Explore what a crash can leave: of a file system, or of your program's files
+///
+/// `test` and `replay` explore the file systems of this program. `record` and `explore` are for
+/// your own program: they record what it does, and show your checker each state that a crash could
+/// have left, on different file systems.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -33,6 +41,10 @@ pub(crate) struct Args {
 enum Command {
     Test(Test),
     Replay(Replay),
+    Record(record::Args),
+    Explore(explore::Args),
+    Show(show::Args),
+    Mount(mount::Args),
 }
 
 /// Run scripts of calls, and judge every state that a power cut could leave
@@ -193,6 +205,10 @@ impl Args {
         match &self.command {
             Command::Test(test) => test.run(),
             Command::Replay(replay) => replay.run(),
+            Command::Record(args) => args.run(),
+            Command::Explore(args) => args.run(),
+            Command::Show(args) => args.run(),
+            Command::Mount(args) => args.run(),
         }
     }
 }
@@ -212,7 +228,9 @@ impl Test {
         let found = match self.what {
             What::Memory => explore_all(&self.programs(), &self.options(&MEMORY_TREES)?, &show),
             What::Files(files) => match self.subject(files)? {
-                Explored::Memory(system) => explore(&*system, &self.options(&MEMORY_TREES)?, &show),
+                Explored::Memory(system) => {
+                    crash::explore(&*system, &self.options(&MEMORY_TREES)?, &show)
+                }
                 Explored::Blocks(system) => {
                     block::explore(&*system, &self.options(&BLOCK_TREES)?, &show)
                 }

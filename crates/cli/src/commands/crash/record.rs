@@ -1,0 +1,228 @@
+//! `selvedge crash record`: records what a program does.
+
+use crate::commands::umount;
+use crate::failure::{Failure, Outcome};
+use crate::mount::table;
+use crate::output::{self, count};
+use crate::types::Type;
+use engine::values::listed;
+use runs::{OUTPUT_XATTR, Run};
+use rustix::fs::{XattrFlags, setxattr};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest time that a mount may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Record what a program does to its files, for `crash explore`
+///
+/// Mounts a new file system, and runs the program in it. The working directory of the program is
+/// the mount; in its arguments, {dir} stands for that directory. All of its children are recorded,
+/// too. Its standard output is part of the run.
+///
+/// The exit status is that of the program.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The new directory for the run
+    #[arg(long, short = 'o', value_name = "RUN")]
+    out: PathBuf,
+    /// The type of the file system under the recording. The run can be explored on all others
+    #[arg(
+        long = "type",
+        short = 't',
+        value_name = "TYPE",
+        default_value = engines::default().name(),
+        value_parser = listed::<Type>(engines::all().iter().map(|e| e.name()))
+    )]
+    fs_type: Type,
+    /// Its mode
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
+    /// Its size
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    size: String,
+    /// Use this image, with all that it contains, and not a new one
+    #[arg(long, value_name = "PATH", conflicts_with = "size")]
+    image: Option<PathBuf>,
+    /// Mount here, and not on a directory for temporary files
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Args {
+    pub(super) fn run(&self) -> Outcome {
+        let scratch = scratch()?;
+        let image = self.image(scratch.path())?;
+        let dir = match &self.dir {
+            Some(dir) => dir.clone(),
+            None => {
+                let dir = scratch.path().join("mnt");
+                std::fs::create_dir(&dir).map_err(|e| Failure::about(&dir, e))?;
+                dir
+            }
+        };
+        let dir = dir.canonicalize().map_err(|e| Failure::about(&dir, e))?;
+        let server = self.mount(&image, &dir)?;
+        let ended = self.run_in(&dir);
+        unmount(&dir, server)?;
+        let ended = ended?;
+        let words: Vec<_> = self
+            .command
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        Run::describe(&self.out, &words.join(" ")).map_err(Failure::new)?;
+        let run = Run::load(&self.out).map_err(Failure::new)?;
+        let calls = (run.entries.len() - run.header.setup) as u64;
+        output::complain(&Failure::new(format_args!(
+            "{}: {} recorded",
+            self.out.display(),
+            count(calls, "call")
+        )));
+        Ok(code_of(ended))
+    }
+
+    /// The image to mount; a new one unless one is named.
+    fn image(&self, scratch: &Path) -> Result<PathBuf, Failure> {
+        if let Some(image) = &self.image {
+            return Ok(image.clone());
+        }
+        let image = scratch.join("image");
+        if !self.fs_type.uses_image() {
+            return Ok("none".into());
+        }
+        let mut mkfs = ourselves()?;
+        mkfs.arg("mkfs")
+            .args(["--type", &format!("{:?}", self.fs_type)]);
+        mkfs.args(["--size", &self.size]).arg(&image);
+        let made = mkfs.stdout(Stdio::null()).status().map_err(Failure::new)?;
+        match made.success() {
+            true => Ok(image),
+            false => Err(Failure::new(
+                "the file system for the recording was not made",
+            )),
+        }
+    }
+
+    fn mount(&self, image: &Path, dir: &Path) -> Result<Child, Failure> {
+        let mut mount = ourselves()?;
+        mount.args(["mount", "--foreground", "--quiet", "--record"]);
+        mount.arg(&self.out);
+        mount.args(["--type", &format!("{:?}", self.fs_type)]);
+        if let Some(mode) = &self.mode {
+            mount.args(["-o", &format!("mode={mode}")]);
+        }
+        let mut server = mount.arg(image).arg(dir).spawn().map_err(Failure::new)?;
+        let begun = Instant::now();
+        while !is_served(dir) {
+            if server.try_wait().map_err(Failure::new)?.is_some() {
+                return Err(Failure::new(
+                    "the file system for the recording was not mounted",
+                ));
+            }
+            if begun.elapsed() > PATIENCE {
+                let _ = server.kill();
+                return Err(Failure::about(dir, "the mount takes too long"));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    /// Runs the program, and records its output.
+    fn run_in(&self, dir: &Path) -> Result<ExitStatus, Failure> {
+        let [program, arguments @ ..] = self.command.as_slice() else {
+            return Err(Failure::new("a command is needed"));
+        };
+        let arguments = arguments.iter().map(|word| with_dir(word, dir));
+        let mut child = Command::new(program)
+            .args(arguments)
+            .current_dir(dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| Failure::about(Path::new(program), e))?;
+        if let Some(output) = child.stdout.take() {
+            pass_on(output, dir)?;
+        }
+        child.wait().map_err(Failure::new)
+    }
+}
+
+/// Passes the output of the program on, to standard output and to the recorder.
+fn pass_on(mut output: impl Read, dir: &Path) -> Result<(), Failure> {
+    let name = OsStr::new(std::str::from_utf8(OUTPUT_XATTR).map_err(Failure::new)?);
+    let mut buf = [0; 32 << 10];
+    loop {
+        let len = match output.read(&mut buf) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            len => len.map_err(Failure::new)?,
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        setxattr(dir, name, &buf[..len], XattrFlags::empty())
+            .map_err(|e| Failure::about(dir, format_args!("cannot record the output: {e}")))?;
+        // A reader of the output may have ended.
+        let _ = io::stdout().write_all(&buf[..len]);
+        let _ = io::stdout().flush();
+    }
+}
+
+/// Whether the recording of a mount has begun.
+fn is_served(dir: &Path) -> bool {
+    let entry = table::find(dir).ok().flatten();
+    entry.is_some_and(|entry| entry.fs_type == table::OURS) && std::fs::metadata(dir).is_ok()
+}
+
+fn unmount(dir: &Path, mut server: Child) -> Result<(), Failure> {
+    let unmounted = umount::unmount(dir);
+    if unmounted.is_err() {
+        // The server unmounts, and writes the recording.
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&server),
+            rustix::process::Signal::TERM,
+        );
+    }
+    let ended = server.wait().map_err(Failure::new)?;
+    unmounted?;
+    match ended.success() {
+        true => Ok(()),
+        false => Err(Failure::new("the recording has failed")),
+    }
+}
+
+/// A directory for the image and the mount, in memory if possible.
+fn scratch() -> Result<tempfile::TempDir, Failure> {
+    let memory = Path::new("/dev/shm");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("selvedge-record-");
+    let made = builder.tempdir_in(memory).or_else(|_| builder.tempdir());
+    made.map_err(Failure::new)
+}
+
+fn ourselves() -> Result<Command, Failure> {
+    let program = std::env::current_exe().map_err(Failure::new)?;
+    Ok(Command::new(program))
+}
+
+fn with_dir(word: &OsStr, dir: &Path) -> OsString {
+    match (word.to_str(), dir.to_str()) {
+        (Some(word), Some(dir)) => word.replace("{dir}", dir).into(),
+        _ => word.to_owned(),
+    }
+}
+
+/// The exit code, as a shell has it.
+fn code_of(status: ExitStatus) -> ExitCode {
+    let signal = || status.signal().map_or(1, |signal| 128 + signal);
+    let code = status.code().unwrap_or_else(signal);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
