@@ -18,6 +18,7 @@ pub mod model;
 mod play;
 mod recorder;
 mod run;
+pub mod strace;
 mod tree;
 
 pub use bytes::Bytes;

@@ -39,6 +39,9 @@ pub struct Header {
     pub recorded_on: Option<String>,
     /// Number of entries at the begin that make the tree in which the program started.
     pub setup: usize,
+    /// Facts that the recording could not see, such as stores through a mapping.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<String>,
 }
 
 impl Header {
@@ -50,6 +53,7 @@ impl Header {
             command: command.to_owned(),
             recorded_on: None,
             setup: 0,
+            unseen: Vec::new(),
         }
     }
 }
