@@ -140,6 +140,8 @@ impl Forced<'_, '_> {
     fn sync(&mut self, node: Node, data_only: bool, end: usize) -> Vec<usize> {
         let touching: Vec<usize> = self.modelled.touching(node, end).collect();
         let is_directory = self.is_directory(node);
+        // The names in a directory are its data.
+        let data_only = data_only && !is_directory;
         let wanted = match self.rules.fsync {
             Fsync::AtReturn => Vec::new(),
             Fsync::Inode if is_directory => touching,

@@ -177,6 +177,24 @@ fn fsync_of_a_file_keeps_its_name_except_under_posix() {
 }
 
 #[test]
+fn fdatasync_of_a_directory_keeps_its_names() {
+    let mut run = run("create f\nwrite f a\nfsync f\nfsync .\n=\nunlink f\nfsync .\nsay done\n");
+    for entry in &mut run.entries {
+        if let Call::Sync { data_only, .. } = &mut entry.call {
+            *data_only = true;
+        }
+    }
+    for model in Model::ALL {
+        let modelled = Modelled::new(&run, model).unwrap();
+        let legal = Legal::new(&modelled, run.entries.len());
+        let trees = legal
+            .states(1)
+            .map(|(_, present)| text(&modelled.tree(&present)));
+        assert_eq!(trees.collect::<BTreeSet<_>>(), set(&[""]), "{model}");
+    }
+}
+
+#[test]
 fn fsync_of_one_file_keeps_others_only_in_a_journal() {
     let script = "create a\nwrite a 1\ncreate b\nwrite b 2\nfsync b\nsay done\n";
     let newest = |model| {
