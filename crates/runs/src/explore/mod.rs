@@ -203,7 +203,13 @@ impl<'a> Explorer<'a> {
                  write-back in this run"
             )
         });
-        mapped.into_iter().collect()
+        self.run
+            .header
+            .unseen
+            .iter()
+            .cloned()
+            .chain(mapped)
+            .collect()
     }
 
     /// Visits the state of an id again.
