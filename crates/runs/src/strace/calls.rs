@@ -30,6 +30,14 @@ pub const CALLS: &[&str] = &[
     "fchdir",
     "chroot",
     "umask",
+    "setuid",
+    "setgid",
+    "setreuid",
+    "setregid",
+    "setresuid",
+    "setresgid",
+    "setfsuid",
+    "setfsgid",
     "read",
     "readv",
     "?preadv2",
@@ -263,6 +271,8 @@ impl State {
                     process.fs.borrow_mut().umask = umask;
                 }
             }
+            "setuid" | "setgid" | "setfsuid" | "setfsgid" => self.set_owner(args, name, 0)?,
+            "setreuid" | "setregid" | "setresuid" | "setresgid" => self.set_owner(args, name, 1)?,
             "execve" => self.executed(&args.string(0)?),
             "execveat" => self.executed(&args.string(1)?),
             "unshare" => {
@@ -276,6 +286,19 @@ impl State {
             "io_submit" => self.notes.add("calls through io_submit".into()),
             "open_by_handle_at" => self.notes.add("files that were opened by a handle".into()),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sets the owner or the group of new files to an argument.
+    fn set_owner(&mut self, args: &Args<'_>, name: &str, n: usize) -> Result<(), Fault> {
+        let id = u32::try_from(args.number(n)?).ok();
+        let id = id.filter(|id| *id != u32::MAX);
+        if let (Some(id), Some(process)) = (id, self.processes.get_mut(&self.pid)) {
+            match name.ends_with("uid") {
+                true => process.owner.0 = id,
+                false => process.owner.1 = id,
+            }
         }
         Ok(())
     }

@@ -187,6 +187,9 @@ impl State {
 
     pub(super) fn symlink_call(&mut self, args: &Args<'_>, has_base: bool) -> Done {
         let target = args.string(0)?;
+        if target.len() > super::paths::TARGET_MAX {
+            return Err(Fault::Skip("the target is too long".into()));
+        }
         let place = self.place(args, At::either(args, has_base, 1)?)?;
         let Some(at) = place else { return Ok(()) };
         let kind = Kind::Symlink(Bytes(target));

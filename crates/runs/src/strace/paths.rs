@@ -10,6 +10,12 @@ use std::path::Path;
 /// Most symbolic links in one path, as in Linux.
 const LINKS_MAX: usize = 40;
 
+/// Most bytes of a name, as in Linux.
+const NAME_MAX: usize = 255;
+
+/// Most bytes of the target of a symbolic link, as in Linux.
+pub(super) const TARGET_MAX: usize = 4095;
+
 /// Most bytes of a path outside of the run.
 const PATH_MAX: usize = 16 << 10;
 
@@ -116,6 +122,9 @@ impl State {
                 None => Location::Inside(Node::ROOT),
             };
             return Step::More;
+        }
+        if name.len() > NAME_MAX {
+            return Step::End(Found::Lost);
         }
         let place = Place::new(dir, name);
         let Some(node) = self.tree.lookup(&place) else {

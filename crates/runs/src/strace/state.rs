@@ -15,8 +15,12 @@ const COPIES_MAX: usize = 1 << 22;
 /// Most bytes that are copied within the run by calls whose data are not in the trace.
 const COPIED_MAX: u64 = 256 << 20;
 
-/// Most names in a path that is shown.
+/// Most names in a path that is shown, and most bytes of it before the last name.
 const PARTS_MAX: usize = 64;
+const SHOWN_MAX: usize = 1024;
+
+/// Most shared mappings of a process that are followed.
+const MAPS_MAX: usize = 1024;
 
 /// The reason why a call is not in the run.
 #[derive(Debug, PartialEq, Eq)]
@@ -216,8 +220,12 @@ impl State {
     /// The path of a name, in quotes.
     pub(super) fn path_at(&self, place: &Place) -> String {
         let mut parts = vec![place.name.to_string()];
-        let mut dir = place.dir;
-        while let Some(above) = self.places.get(&dir).filter(|_| parts.len() < PARTS_MAX) {
+        let (mut dir, mut len) = (place.dir, 0);
+        while parts.len() < PARTS_MAX
+            && len < SHOWN_MAX
+            && let Some(above) = self.places.get(&dir)
+        {
+            len += above.name.0.len();
             parts.push(above.name.to_string());
             dir = above.dir;
         }
@@ -361,6 +369,9 @@ impl State {
         if let Some(process) = self.process() {
             let mut maps = process.maps.borrow_mut();
             maps.retain(|old| old.at != mapping.at);
+            if maps.len() == MAPS_MAX {
+                maps.remove(0);
+            }
             maps.push(mapping);
         }
     }

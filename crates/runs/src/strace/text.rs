@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
     fn read(&mut self, line: &'a [u8]) -> Result<(), &'static str> {
         let (pid, rest) = prefix(line);
         match rest {
-            [b'-', b'-', b'-', ..] => Ok(()), // a signal
+            [b'-', b'-', b'-', ..] | [b'[', b' ', ..] => Ok(()), // a signal, or a remark
             [b'+', b'+', b'+', rest @ ..] => {
                 self.ended(pid, rest);
                 Ok(())

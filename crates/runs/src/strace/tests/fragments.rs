@@ -227,6 +227,29 @@ fn attributes_and_special_files() {
 }
 
 #[test]
+fn new_files_have_the_owner_of_their_process() {
+    let run = all_seen(
+        r#"1 setregid(-1, 6) = 0
+1 setresuid(5, 5, 5) = 0
+1 mkdir("d", 02755) = 0
+1 fork() = 2
+2 setfsgid(9) = 6
+2 creat("f", 0600) = 3
+2 creat("d/f", 0600) = 4
+"#,
+    );
+    let tree = replayed(&run);
+    let owner = |path: &[u8]| {
+        let inode = tree.get(tree.resolve(path).unwrap()).unwrap();
+        (inode.uid, inode.gid)
+    };
+    assert_eq!(
+        [owner(b"d"), owner(b"f"), owner(b"d/f")],
+        [(5, 6), (5, 9), (5, 6)]
+    );
+}
+
+#[test]
 fn the_standard_output_is_a_descriptor_and_not_a_number() {
     let run = all_seen(
         r#"1 write(1, "one\n", 4) = 4
@@ -355,6 +378,7 @@ fn other_notations_of_a_trace() {
 openat(AT_FDCWD, "none", O_RDONLY) = -1 ENOENT (No such file or directory)
 read(0, 0x7f, 100) = ? ERESTARTSYS (To be restarted if SA_RESTART is set)
 --- SIGCHLD {si_signo=SIGCHLD} ---
+7 [ Process PID=7 runs in 32 bit mode. ]
 "#,
     );
     assert_eq!(contents(&replayed(&run), "f(\"1"), b"\x01\x02a\n");

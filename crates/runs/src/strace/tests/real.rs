@@ -266,6 +266,24 @@ fn a_program_that_does_not_exist_is_an_error() {
 }
 
 #[test]
+fn a_repository_of_git() {
+    if !traces("bash") || !traces("git") {
+        return;
+    }
+    const SCRIPT: &str = "set -e; export HOME=$PWD; export GIT_CONFIG_NOSYSTEM=1
+        git init -q . 2>/dev/null; git config user.email a@b; git config user.name n
+        git config core.fsync all; echo hi >f; git add .; git commit -qm one
+        echo more >>f; git commit -qam two; git gc -q; git clone -q . clone";
+    let traced = traced(&["bash", "-c", SCRIPT], |_| ());
+    assert_complete(&traced);
+    assert!(
+        texts(&traced.run)
+            .iter()
+            .any(|text| text.starts_with("fsync('.git/objects/"))
+    );
+}
+
+#[test]
 fn changes_of_a_real_trace_are_an_error_or_a_run() {
     if !traces("bash") {
         return;
