@@ -1,5 +1,6 @@
 //! Failures: shrunk, and described by calls.
 
+use super::workers::kind_of;
 use super::{Explorer, State, Subject};
 use crate::Difference;
 use crate::checker::Verdict;
@@ -92,6 +93,7 @@ impl Failure {
             modelled: &modelled,
             legal: Legal::new(&modelled, state.returned),
             entry: state.returned,
+            kind: kind_of(&self.message),
         };
         let present = shrink.legal.present(lost).unwrap_or_default();
         let (present, message) = shrink.shrunk(present, self.message.clone())?;
@@ -150,13 +152,15 @@ impl Explorer<'_> {
     }
 }
 
-/// Shrinks a failure of a model: the newest effects are removed while the state still fails, then
-/// the lost ones come back, the newest first.
+/// Shrinks a failure of a model: the newest effects are removed while the state still fails in the
+/// same way, then the lost ones come back, the newest first.
 struct Shrink<'a, 'r> {
     explorer: &'a Explorer<'a>,
     modelled: &'a Modelled<'r>,
     legal: Legal<'a, 'r>,
     entry: usize,
+    /// Kind of the message: a state with another message is another failure.
+    kind: String,
 }
 
 impl Shrink<'_, '_> {
@@ -202,7 +206,7 @@ impl Shrink<'_, '_> {
         }
     }
 
-    /// The message of the checker, if the state is legal and fails.
+    /// The message of the checker, if the state is legal and fails in the same way.
     fn fails(&self, present: &[bool]) -> Result<Option<String>, String> {
         let lost = (0..present.len()).filter(|n| !present[*n]).collect();
         if self.legal.present(&Subset { lost }).is_none() {
@@ -211,7 +215,7 @@ impl Shrink<'_, '_> {
         let tree = self.modelled.tree(present);
         Ok(match self.explorer.judge(&tree, self.entry)? {
             Verdict::Fine => None,
-            Verdict::Wrong(why) => Some(why),
+            Verdict::Wrong(why) => Some(why).filter(|why| kind_of(why) == self.kind),
         })
     }
 }

@@ -86,6 +86,19 @@ fn promises_to_the_outside_are_checked() {
 }
 
 #[test]
+fn a_failure_is_shrunk_to_one_with_the_same_message() {
+    // A state without the rename fails as well, in another way.
+    let script = format!("{REPLACE}say stored\n");
+    let check = "test -s {dir}/f || { echo empty; exit 1; }; \
+                 grep -q stored $SELVEDGE_OUTPUT && grep -q old {dir}/f && { echo lost; exit 1; }; \
+                 true";
+    let report = explored(&script, check, &[Model::Xfs]).unwrap();
+    let mut messages: Vec<&str> = report.failures.iter().map(|f| &*f.message).collect();
+    messages.sort_unstable();
+    assert_eq!(messages, ["empty", "lost"]);
+}
+
+#[test]
 fn a_checker_that_refuses_the_end_is_an_error() {
     let error = explored(REPLACE, "echo never; exit 1 #", &[Model::Posix]).unwrap_err();
     assert!(error.ends_with("without a crash: never"), "{error}");

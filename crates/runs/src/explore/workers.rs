@@ -63,7 +63,7 @@ fn loss(state: &State) -> usize {
 }
 
 /// Messages that differ in numbers only are of one kind.
-fn kind_of(message: &str) -> String {
+pub(super) fn kind_of(message: &str) -> String {
     let mut kind = String::new();
     for c in message.chars().take(200) {
         match c.is_ascii_digit() {
