@@ -157,6 +157,7 @@ install-pg: build-pg ## install the C library for patchgroups, its header and ma
 	install -D -m 755 $(PG_LIBRARY).so $(DESTDIR)$(LIBDIR)/libselvedge-pg.so.0
 	ln -sf libselvedge-pg.so.0 $(DESTDIR)$(LIBDIR)/libselvedge-pg.so
 	install -D -m 644 $(PG)/include/selvedge/patchgroup.h $(DESTDIR)$(INCLUDEDIR)/selvedge/patchgroup.h
+	install -D -m 644 $(PG)/include/selvedge/checker.h $(DESTDIR)$(INCLUDEDIR)/selvedge/checker.h
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(DATADIR)/man/man3
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	  -e 's|@VERSION@|$(VERSION)|' $(PG)/selvedge-pg.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge-pg.pc

@@ -1,5 +1,6 @@
-"""Patchgroups of Selvedge: order between changes of files, without fsync."""
+"""Selvedge for Python: order between changes of files, and checkers of crash states."""
 
+from . import checker
 from .patchgroup import Mount, Patchgroup
 
-__all__ = ["Mount", "Patchgroup"]
+__all__ = ["Mount", "Patchgroup", "checker"]
