@@ -159,11 +159,14 @@ pub trait Pmem: Send + Sync {
     fn store_nt(&self, off: u64, bytes: &[u8]);
 
     /// Starts writing back every line that `off..off + len` touches.
+    ///
+    /// A flush has no rule: like CLWB it orders nothing, neither other flushes nor later stores.
+    /// The next [`fence`](Pmem::fence) of the thread makes the order, and names the rule for all
+    /// flushes before it.
     fn flush(&self, off: u64, len: u64);
 
     /// Waits until this thread's earlier flushes and streaming stores are durable, and orders
     /// later stores after them. `rule` is the reason: the memory ignores it, traces record it.
-    /// (A flush alone orders nothing, so it has no rule.)
     ///
     /// # Errors
     /// The first error of any store, flush or fence of this region. The caller must not treat
