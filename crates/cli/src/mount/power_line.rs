@@ -12,6 +12,9 @@ use vfs::{
 
 /// Passes calls on while there is power, and fails them with `EIO` afterwards. The root
 /// keeps its attributes, without which nobody could unmount it.
+///
+/// Not a [`FileSystemLayer`](vfs::FileSystemLayer): a call that such a layer does not state would
+/// succeed after the cut. Here it is an error of the compiler or of the call.
 pub(crate) struct PowerLine {
     fs: Arc<dyn FileSystem>,
     switch: Switch,
@@ -98,6 +101,7 @@ impl FileSystem for PowerLine {
         fallocate(cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
         setxattr(cx: &Ctx, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
         removexattr(cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()>;
+        control(cx: &Ctx, ino: Ino, command: u32, input: &[u8]) -> Result<Vec<u8>>;
     }
 
     fn guarantees(&self) -> Guarantees {
