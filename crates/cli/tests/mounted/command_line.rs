@@ -1,6 +1,7 @@
 //! Names, arguments, exit codes.
 
 use crate::fixture::{Fixture, finish, run, selvedge, stderr, stdout};
+use engines::Engine;
 use mnemosyne::memory::{DirectoryOptions, DurableMemory, Layout, Options};
 use mnemosyne::tx::Stop;
 use std::fs::{self, File};
@@ -497,17 +498,21 @@ fn heap_repair_lists_the_lost_blocks() {
 fn guarantees_are_listed_for_every_engine() {
     let json = run(0, &["guarantees", "--json"]);
     let json: Vec<serde_json::Value> = serde_json::from_str(&stdout(&json)).unwrap();
-    assert_eq!(json.len(), 15);
-    assert!(json.iter().all(|row| row["name"].is_string()));
+    let listed: Vec<&str> = json.iter().filter_map(|row| row["name"].as_str()).collect();
+    let promised = engines::all().iter();
+    let promised = promised.flat_map(|engine| engine.guarantees().unwrap());
+    let promised: Vec<_> = promised.map(|promise| promise.name).collect();
+    assert_eq!(listed, promised);
     let text = stdout(&run(0, &["guarantees"]));
-    for said in [
-        "mode=sp",
-        "mode=softupdates",
-        "model",
-        "up to 1 MiB",
-        "through mmap",
-    ] {
-        assert!(text.contains(said), "{text}");
+    for engine in engines::all() {
+        assert!(text.contains(engine.name()), "{text}");
+        for mode in engine.modes() {
+            let row = format!("{} (mode={mode})", engine.name());
+            assert!(text.contains(&row), "{row}: {text}");
+        }
+    }
+    for note in ["up to 1 MiB", "through mmap"] {
+        assert!(text.contains(note), "{text}");
     }
 }
 
@@ -557,7 +562,7 @@ fn heap_commands_reserve_as_many_addresses_as_asked() {
 }
 
 #[test]
-fn completions_and_manual_pages() {
+fn completions_and_manual_pages_have_options_and_promises() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&run(0, &["completions", shell]));
         assert!(script.contains("simulate-power-cut"), "{shell}");
@@ -566,10 +571,12 @@ fn completions_and_manual_pages() {
     let man = place.path("man");
     finish(0, selvedge().arg("manpages").arg(&man));
     let promises = fs::read_to_string(man.join("selvedge-guarantees.8")).unwrap();
-    assert!(
-        promises.contains("mode=sp") || promises.contains("mode\\=sp"),
-        "{promises}"
-    );
+    let promises = promises.replace('\\', "");
+    for engine in engines::all() {
+        for promise in engine.guarantees().unwrap() {
+            assert!(promises.contains(&promise.name), "{promises}");
+        }
+    }
     let pages = [
         "",
         "-mkfs",
@@ -590,45 +597,67 @@ fn completions_and_manual_pages() {
     }
 }
 
+/// Manual pages, each with a part of its synopsis and values that its options list.
+fn pages_with_values() -> Vec<(&'static str, &'static str, Vec<String>)> {
+    let words = |words: &[&str]| -> Vec<String> { words.iter().map(|w| (*w).into()).collect() };
+    let modes = |listed: &[&dyn Engine]| -> Vec<String> {
+        let modes = listed.iter().flat_map(|engine| engine.modes());
+        modes.map(str::to_owned).collect()
+    };
+    let measured = |listed: Vec<bench::Engine>| -> Vec<String> {
+        listed.iter().map(ToString::to_string).collect()
+    };
+    let all = engines::all();
+    let drawn = all.iter().copied().filter(|engine| engine.has_graph());
+    let drawn = modes(&drawn.collect::<Vec<_>>());
+    let mounted = [words(&names_of_engines()), modes(all), words(&["msync"])];
+    let of_all = measured(bench::Engine::all());
+    let of_bytes = measured(bench::bytes::engines());
+    let stored = measured(bench::Engine::stored());
+    let models = words(&["words", "lines", "waves"]);
+    vec![
+        ("mount", "[--type <TYPE>]", mounted.concat()),
+        ("mkfs", "[--mode <MODE>]", modes(&[engines::default()])),
+        (
+            "graph",
+            "--script <FILE>",
+            [drawn, words(&["dot"])].concat(),
+        ),
+        ("crash-test", "[--model <MODEL>]", models),
+        (
+            "bench-memory",
+            "[--part <PART>]",
+            words(&["hash", "paging"]),
+        ),
+        ("bench-bytes", "[--type <TYPE>]", of_bytes),
+        ("bench-micro", "[--type <TYPE>]", of_all.clone()),
+        ("bench-scaling", "[--type <TYPE>]", of_all),
+        ("bench-mounted", "[--type <TYPE>]", stored),
+        (
+            "bench-fs",
+            "[--workload <NAME>]",
+            words(&["untar", "rollback"]),
+        ),
+    ]
+}
+
+fn names_of_engines() -> Vec<&'static str> {
+    engines::all().iter().map(|engine| engine.name()).collect()
+}
+
 #[test]
 fn manual_pages_list_the_values_of_options() {
     let place = Fixture::new();
     let man = place.path("man");
     finish(0, selvedge().arg("manpages").arg(&man));
-    for (page, synopsis, values) in [
-        (
-            "mount",
-            "[--type <TYPE>]",
-            &["ext2", "msync", "softupdates", "log"][..],
-        ),
-        (
-            "mkfs",
-            "[--mode <MODE>]",
-            &["sp", "sc", "at", "other", "log"],
-        ),
-        (
-            "graph",
-            "--script <FILE>",
-            &["async", "journal-ordered", "dot"],
-        ),
-        (
-            "crash-test",
-            "[--model <MODEL>]",
-            &["words", "lines", "waves"],
-        ),
-        ("bench-memory", "[--part <PART>]", &["hash", "paging"]),
-        ("bench-bytes", "[--type <TYPE>]", &["bpfs", "bpfs:log"]),
-        ("bench-micro", "[--type <TYPE>]", &["bpfs:log", "model"]),
-        ("bench-scaling", "[--type <TYPE>]", &["bpfs:log", "model"]),
-        ("bench-mounted", "[--type <TYPE>]", &["bpfs", "bpfs:log"]),
-        ("bench-fs", "[--workload <NAME>]", &["untar", "rollback"]),
-    ] {
+    for (page, synopsis, values) in pages_with_values() {
+        assert!(!values.is_empty(), "{page}");
         let text = fs::read_to_string(man.join(format!("selvedge-{page}.8"))).unwrap();
         let text = text.replace("\\-", "-");
         assert!(text.contains(synopsis), "{page}: {text}");
         assert!(text.contains("Possible values"), "{page}: {text}");
         for value in values {
-            assert!(text.contains(value), "{page}: {value}: {text}");
+            assert!(text.contains(&value), "{page}: {value}: {text}");
         }
     }
     // Also what is not listed is taken, by the names of mount(8).
@@ -636,10 +665,8 @@ fn manual_pages_list_the_values_of_options() {
         1,
         &["mount", "-t", "ext4", place.image_str(), place.dir_str()],
     );
-    assert!(
-        stderr(&refused).contains("not one of bpfs, ext2, wholedisk, model"),
-        "{refused:?}"
-    );
+    let listed = format!("not one of {}\n", names_of_engines().join(", "));
+    assert!(stderr(&refused).contains(&listed), "{refused:?}");
 }
 
 #[test]
