@@ -681,7 +681,10 @@ fn hash_of(event: &BlockEvent) -> u64 {
     match event {
         BlockEvent::Issued { lba, data, .. } => mix(lba.0, xxh3_64(data)),
         BlockEvent::FlushEnded { .. } => 1,
-        _ => 0,
+        BlockEvent::Completed { .. }
+        | BlockEvent::FlushBegun { .. }
+        | BlockEvent::Discarded { .. }
+        | BlockEvent::Mark(_) => 0,
     }
 }
 

@@ -115,10 +115,10 @@ impl CallLog for MemoryLog {
         header[8..].copy_from_slice(&(at + bytes.len() as u64).to_le_bytes());
         self.pm.store(COUNT, &header);
         self.pm.flush(COUNT, 16);
-        match self.bug {
-            ToyBug::NotDurable => Ok(()),
-            _ => self.pm.fence(Rule::DurableBeforeReturn).map_err(io),
+        if self.bug == ToyBug::NotDurable {
+            return Ok(());
         }
+        self.pm.fence(Rule::DurableBeforeReturn).map_err(io)
     }
 
     fn sync(&self) -> Result<()> {

@@ -221,9 +221,10 @@ impl ToyFs {
     }
 
     fn replay(&self, record: &Record) -> Result<Option<Attr>> {
-        let then = match self.bug {
-            ToyBug::ReplayDrift => self.clock.outer.now().0,
-            _ => record.time,
+        let then = if self.bug == ToyBug::ReplayDrift {
+            self.clock.outer.now().0
+        } else {
+            record.time
         };
         self.clock.then.store(then, Relaxed);
         let Record {
@@ -293,10 +294,11 @@ impl ToyFs {
             generation: born.unwrap_or(attr.generation),
             ..attr
         };
-        match self.bug == ToyBug::LinksForgotten && self.recovered {
-            true if attr.kind == FileType::Regular => Attr { nlink: 1, ..attr },
-            _ => attr,
+        let forgotten = self.bug == ToyBug::LinksForgotten && self.recovered;
+        if forgotten && attr.kind == FileType::Regular {
+            return Attr { nlink: 1, ..attr };
         }
+        attr
     }
 }
 

@@ -79,7 +79,11 @@ impl Kind {
     fn guarantees(self) -> Guarantees {
         let durable = match self {
             Self::Atomic => Durability::AtReturn,
-            _ => Durability::AtFsync,
+            Self::Soft
+            | Self::JournalMetadata
+            | Self::JournalOrdered
+            | Self::JournalFull
+            | Self::Checkpoint => Durability::AtFsync,
         };
         let (metadata_atomic, data_atomic) = match self {
             Self::Soft => (Atomicity::None, Atomicity::None),
@@ -398,7 +402,12 @@ impl SlotLog {
                 let next = all[first..].iter().position(removes);
                 next.map_or(all.len(), |next| first + next)
             }
-            _ => first + 1,
+            Kind::Atomic
+            | Kind::Soft
+            | Kind::JournalMetadata
+            | Kind::JournalOrdered
+            | Kind::JournalFull
+            | Kind::Checkpoint => first + 1,
         };
         if self.kind == Kind::Soft && self.bug != Bug::UnlinksFirst && removes(&all[first]) {
             self.slots.barrier()?;
@@ -427,18 +436,18 @@ impl SlotLog {
         header[8] = header[0];
         header[0] = end as u8;
         self.slots.write(0, &header[..16])?;
-        match self.bug {
-            Bug::ReturnsEarly => Ok(()),
-            _ => self.slots.barrier(),
+        if self.bug == Bug::ReturnsEarly {
+            return Ok(());
         }
+        self.slots.barrier()
     }
 
     fn sync(&self) -> Result<(), String> {
         while self.write_some()? > 0 {}
-        match self.bug {
-            Bug::ReturnsEarly => Ok(()),
-            _ => self.slots.barrier(),
+        if self.bug == Bug::ReturnsEarly {
+            return Ok(());
         }
+        self.slots.barrier()
     }
 }
 
@@ -470,7 +479,11 @@ impl CallLog for Shared {
         self.0.records.lock().all.push(record.clone());
         match self.0.kind {
             Kind::Atomic => self.sync(),
-            _ => Ok(()),
+            Kind::Soft
+            | Kind::JournalMetadata
+            | Kind::JournalOrdered
+            | Kind::JournalFull
+            | Kind::Checkpoint => Ok(()),
         }
     }
 

@@ -69,7 +69,7 @@ fn audit_node(node: &Node, names: Option<u32>, report: &mut Report) {
             let kinds = dir.list(Cookie(0)).map(|(_, _, entry)| entry.kind);
             kinds.filter(|&kind| kind == FileType::Directory).count() as u32 + 1
         }
-        _ => 0,
+        Content::None | Content::Data(_) | Content::Target(_) => 0,
     };
     let expected = names.map_or(0, |names| names + subdirs);
     if body.nlink != expected {

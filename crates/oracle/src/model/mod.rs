@@ -176,7 +176,7 @@ impl ModelFs {
 fn pages_of(content: &mut Content) -> Result<&mut Pages> {
     match content {
         Content::Data(pages) => Ok(pages),
-        _ => Err(Errno::INVAL),
+        Content::None | Content::Directory(_) | Content::Target(_) => Err(Errno::INVAL),
     }
 }
 
@@ -299,7 +299,7 @@ impl FileSystem for ModelFs {
         let node = self.node(ino)?;
         let target = match &node.body.read().content {
             Content::Target(target) => target.to_vec(),
-            _ => return Err(Errno::INVAL),
+            Content::None | Content::Data(_) | Content::Directory(_) => return Err(Errno::INVAL),
         };
         self.accessed(cx, &node, &node.attr());
         Ok(target)

@@ -109,9 +109,10 @@ impl Table {
     pub(super) fn drop_name(&mut self, node: &Node, now: Timestamp, space: &Space) {
         {
             let body = &mut *node.body.write();
-            body.nlink = match node.kind {
-                FileType::Directory => 0,
-                _ => body.nlink - 1,
+            body.nlink = if node.kind == FileType::Directory {
+                0
+            } else {
+                body.nlink - 1
             };
             body.ctime = now;
         }

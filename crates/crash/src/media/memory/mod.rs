@@ -534,7 +534,11 @@ impl Medium for StatePmem {
                 call: "fence",
                 rule: *rule,
             }),
-            _ => None,
+            Event::Store(_)
+            | Event::StoreNt(_)
+            | Event::Flush { .. }
+            | Event::Mark(_)
+            | Event::Thread(_) => None,
         }
     }
 
@@ -545,7 +549,7 @@ impl Medium for StatePmem {
         if only_data {
             let lines = trace.iter().filter_map(|event| match event {
                 Event::Store(unit) | Event::StoreNt(unit) => Some(unit.off / LINE_BYTES),
-                _ => None,
+                Event::Flush { .. } | Event::Fence(_) | Event::Mark(_) | Event::Thread(_) => None,
             });
             let flush = |line| Event::Flush {
                 line: line * LINE_BYTES,

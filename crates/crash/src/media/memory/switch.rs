@@ -49,7 +49,7 @@ impl Replay<'_, StatePmem> {
         let numbered = events.clone().zip(&self.trace[events]);
         numbered.filter_map(|(i, event)| match event {
             Event::Store(unit) | Event::StoreNt(unit) => Some((i, *unit)),
-            _ => None,
+            Event::Flush { .. } | Event::Fence(_) | Event::Mark(_) | Event::Thread(_) => None,
         })
     }
 
