@@ -202,21 +202,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
+    fn names_of_engines_and_modes_round_trip() {
         for engine in Engine::all() {
             assert_eq!(engine.to_string().parse(), Ok(engine));
+            let name = engine.name();
+            for wrong in [format!("{name}:"), format!("{name}:x"), format!("{name}x")] {
+                assert!(wrong.parse::<Engine>().is_err(), "{wrong}");
+            }
         }
-        for name in ["bpfs", "bpfs:sp", "bpfs:log", "model"] {
-            assert_eq!(name.parse::<Engine>().unwrap().to_string(), name);
+        assert!("".parse::<Engine>().is_err());
+    }
+
+    #[test]
+    fn an_engine_that_is_not_measured_is_rejected_with_the_list_of_the_others() {
+        let listed = names(&Engine::all());
+        for engine in engines::all().iter().filter(|e| e.scratch().is_none()) {
+            let error = engine.name().parse::<Engine>().unwrap_err();
+            assert!(error.ends_with(&format!("known are {listed}")), "{error}");
         }
-        for name in ["", "bpfs:", "bpfs:x", "model:sp", "ext2"] {
-            assert!(name.parse::<Engine>().is_err(), "{name}");
+        for engine in Engine::all() {
+            let name = match engine.mode {
+                None => engine.to_string(),
+                Some(_) => format!("{}:MODE", engine.name()),
+            };
+            let found = listed.split(", ").filter(|one| *one == name);
+            assert_eq!(found.count(), 1, "{listed}");
         }
-        let error = "ext2".parse::<Engine>().unwrap_err();
-        assert!(
-            error.ends_with("known are bpfs, bpfs:MODE, model"),
-            "{error}"
-        );
     }
 
     #[test]
