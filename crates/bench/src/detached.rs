@@ -65,7 +65,7 @@ pub(crate) fn why(output: &Output) -> String {
 }
 
 /// Whether a program is installed.
-pub(crate) fn installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
         || Path::new("/usr/sbin").join(program).is_file()

@@ -15,7 +15,7 @@ mod target;
 mod work;
 
 use crate::chart::Chart;
-use crate::detached::installed;
+use crate::detached::is_installed;
 use crate::error::{Context, Error, Result};
 use crate::machine::Machine;
 use crate::matrix::{Cell, Matrix};
@@ -229,7 +229,7 @@ fn check_means() -> Result<()> {
         ("mkfs.ext4", "e2fsprogs"),
         ("python3", "python3"),
     ];
-    match needed.iter().find(|(program, _)| !installed(program)) {
+    match needed.iter().find(|(program, _)| !is_installed(program)) {
         Some((program, package)) => Err(Error::Program {
             program: (*program).into(),
             why: format!("not installed (Debian: package {package})"),

@@ -1,7 +1,7 @@
 //! The workloads of Figure 2.11, by the programs that people use.
 
 use super::Options;
-use crate::detached::{installed, run};
+use crate::detached::{is_installed, run};
 use crate::error::{Context, Result};
 use crate::mounted::postmark;
 use crate::mounted::tree::{Archive, archive};
@@ -192,7 +192,7 @@ impl Materials {
                 self.mails,
                 self.max_bytes,
                 by(
-                    installed("postmark"),
+                    is_installed("postmark"),
                     "Debian's postmark",
                     "our own code (no postmark is installed)"
                 )
@@ -200,7 +200,7 @@ impl Materials {
             format!(
                 "Andrew: mkdir, cp, ls, cat and {}, one source after the other.",
                 by(
-                    installed("cc"),
+                    is_installed("cc"),
                     "cc -O1",
                     "gzip in the place of a compiler (no cc is installed)"
                 )
@@ -249,7 +249,11 @@ impl Materials {
             Workload::Delete => run(Command::new("rm").args(["-rf", "tree"]).current_dir(dir)),
             Workload::PostMark => self.postmark(&make("mail")?),
             Workload::Andrew => {
-                let [compile, link] = if installed("cc") { WITH_CC } else { WITHOUT_CC };
+                let [compile, link] = if is_installed("cc") {
+                    WITH_CC
+                } else {
+                    WITHOUT_CC
+                };
                 let mut sh = Command::new("sh");
                 sh.args(["-c", ANDREW, "andrew"]).arg(&self.sources);
                 sh.args([compile, link]).env("TMPDIR", &self.scratch);
@@ -284,7 +288,7 @@ impl Materials {
     }
 
     fn postmark(&self, dir: &Path) -> Result<()> {
-        if !installed("postmark") {
+        if !is_installed("postmark") {
             let config = postmark::Config {
                 files: self.mails,
                 transactions: self.mails,
@@ -343,7 +347,7 @@ mod tests {
             syncs: 5,
             ..Options::default()
         };
-        if !installed("python3") {
+        if !is_installed("python3") {
             return skip::test("python3 is not installed");
         }
         let materials = Materials::new(scratch.path(), &options).unwrap();

@@ -180,7 +180,7 @@ impl Peers {
 
     /// Builds a program. Returns the missing package, if any.
     fn build_one(&self, program: &Program) -> Result<Option<&'static str>> {
-        if !detached::installed("cc") {
+        if !detached::is_installed("cc") {
             return Ok(Some("gcc and libc6-dev"));
         }
         let source = self.dir.path().join(format!("{}.c", program.name));
@@ -253,7 +253,7 @@ mod tests {
         };
         let nowhere = program!("db", "no/such/store.h", "db-5.3", "libnowhere-dev");
         let package = peers.build_one(&nowhere).unwrap();
-        let expected = match detached::installed("cc") {
+        let expected = match detached::is_installed("cc") {
             true => "libnowhere-dev",
             false => "gcc and libc6-dev",
         };

@@ -9,7 +9,7 @@ pub(crate) mod postmark;
 pub(crate) mod server;
 pub(crate) mod tree;
 
-use crate::detached::{installed, run as run_program};
+use crate::detached::{is_installed, run as run_program};
 use crate::error::{Context, Result};
 use crate::machine::{Machine, Pinned};
 use crate::matrix::{Cell, Matrix};
@@ -182,7 +182,7 @@ fn chosen(options: &Options) -> (Vec<Served>, Vec<String>) {
     } else if options.with_passthrough {
         notes.push("No passthrough: install libfuse3-dev, pkg-config and a C compiler.".into());
     }
-    if !installed("postmark") {
+    if !is_installed("postmark") {
         notes.push("No Debian postmark: install the package postmark.".into());
     }
     (served, notes)
@@ -236,7 +236,7 @@ impl Samples {
             let done = postmark::run(&mail, &postmark::Config::default());
             done.map(drop).what(|| format!("postmark on {name}"))
         })?;
-        if installed("postmark") {
+        if is_installed("postmark") {
             timed("postmark (Debian)", &mut || {
                 debian_postmark(&mail, &archive.path)
             })?;

@@ -1,7 +1,7 @@
 //! A FUSE server in a process of its own, on a mount point of its own.
 
 use crate::Engine;
-use crate::detached::{installed, run};
+use crate::detached::{is_installed, run};
 use crate::error::{Context, Error, Result};
 use medium::Reserve;
 use std::fs;
@@ -192,8 +192,8 @@ fn format(program: &Path, engine: Engine, image: &Path) -> Result<()> {
 /// Whether libfuse's examples can be compiled here.
 pub(crate) fn can_compile_examples() -> bool {
     Path::new(EXAMPLES).join("passthrough_ll.c").is_file()
-        && installed("cc")
-        && installed("pkg-config")
+        && is_installed("cc")
+        && is_installed("pkg-config")
 }
 
 /// Compiles one of libfuse's examples, once.

@@ -53,7 +53,7 @@ impl Options {
             let known = options.set_flag(option)
                 || options.set_value(option)?
                 || options.set_engine(option)
-                || ignored(option);
+                || is_ignored(option);
             if !known && !sloppy {
                 return Err(format!("mount option '{option}' is unknown"));
             }
@@ -131,7 +131,7 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Options that others act on, that are always in force, or that mean nothing here.
-fn ignored(option: &str) -> bool {
+fn is_ignored(option: &str) -> bool {
     const NAMES: &[&str] = &[
         "",
         // mount(8), fstab(5)
