@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts() {
+    fn a_figure_above_the_published_one_is_missed() {
         let row = |bytes| Row {
             op: "create",
             mode: Column::Other,

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days() {
+    fn a_date_has_year_month_and_day() {
         let leap_day = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(951_782_400);
         assert_eq!(day_of(leap_day), "2000-02-29");
     }

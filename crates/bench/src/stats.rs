@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples() {
+    fn a_quantile_of_few_samples_is_one_of_them() {
         assert_eq!(median(&mut []), None);
         assert_eq!(quantile(&mut [7.0], 0.99), Some(7.0));
         assert_eq!(median(&mut [3.0, 1.0]), Some(1.0));

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn large_numbers_have_separators() {
         assert_eq!(count(Some(0)), "0");
         assert_eq!(count(Some(999)), "999");
         assert_eq!(count(Some(1000)), "1,000");

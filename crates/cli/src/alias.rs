@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn names_of_helpers_select_the_command() {
         check(&["selvedge", "info", "x"], &["selvedge", "info", "x"]);
         check(
             &["/sbin/mkfs.bpfs", "x"],

@@ -298,7 +298,7 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn uuids() {
+    fn a_uuid_has_five_groups_of_digits() {
         let text = super::uuid(&std::array::from_fn(|i| i as u8 * 17));
         assert_eq!(text, "00112233-4455-6677-8899-aabbccddeeff");
     }

@@ -43,7 +43,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn sizes() {
+    fn a_size_may_have_a_unit() {
         assert_eq!(parse("4096"), Ok(4096));
         assert_eq!(parse("64M"), Ok(64 << 20));
         assert_eq!(parse("1.5g"), Ok(3 << 29));

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_counted_behind_any_name() {
+    fn fields_are_counted_after_any_name() {
         let stat = "17 (a ) b) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17";
         assert_eq!([4, 9, 14, 17].map(|n| field(stat, n)), [4, 9, 14, 17]);
         assert_eq!((field(stat, 18), field("", 9)), (0, 0));

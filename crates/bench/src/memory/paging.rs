@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_of_page_faults_is_no_failure() {
+    fn every_error_but_a_refusal_of_page_faults_is_a_failure() {
         let of = |why: PoolError| {
             let opened: std::result::Result<(), MemoryError> = Err(why.into());
             opened.what(|| "making a region".into()).unwrap_err()

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_found_behind_any_name() {
+    fn cpu_time_is_found_after_any_name() {
         let stat = "17 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15";
         assert_eq!(cpu_ticks(stat), Some((11, 12)));
         assert_eq!(cpu_ticks("17 (x) S"), None);

@@ -5,12 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 #[test]
-fn the_heap() {
+fn the_heap_works_inside_and_outside_of_transactions() {
     workshop::try_both_libraries("heap.c");
 }
 
 #[test]
-fn regions_and_logs() {
+fn regions_and_logs_outlive_the_program() {
     let workshop = Workshop::new();
     let program = workshop.compile("regions", &Recipe::new("regions.c"));
     for durability in ["process", "msync", "auto"] {

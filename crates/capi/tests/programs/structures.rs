@@ -8,7 +8,7 @@ use persist::structures::{BTree, Bytes, HashMap, Journal, Queue, Vector};
 use std::convert::Infallible;
 
 #[test]
-fn all_structures() {
+fn every_structure_works_with_both_libraries() {
     workshop::try_both_libraries("structures.c");
 }
 

@@ -5,7 +5,7 @@ use crate::workshop::{Link, Recipe, Workshop};
 const LEVELS: [&str; 4] = ["-O0", "-O1", "-O2", "-O3"];
 
 #[test]
-fn counters_survive() {
+fn counters_survive_runs_and_builds() {
     for link in [Link::Static, Link::Shared] {
         let workshop = Workshop::new();
         let mut runs = 0;
@@ -57,7 +57,7 @@ fn transactions_nest_and_are_cancelled() {
 }
 
 #[test]
-fn all_kinds_of_values() {
+fn values_of_every_width_are_committed_and_rolled_back() {
     at_all_levels("widths.c", &["-Wno-psabi"]);
     let avx2 = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("avx2"));
     if !avx2 {
@@ -83,7 +83,7 @@ fn blocks_leave_neighbours_alone() {
 }
 
 #[test]
-fn copies_and_allocations() {
+fn copies_and_allocations_are_atomic() {
     at_all_levels("memory.c", &[]);
 }
 
@@ -94,11 +94,11 @@ fn functions_of_the_c_library_work_inside_a_block() {
 }
 
 #[test]
-fn exceptions() {
+fn exceptions_leave_a_transaction_as_the_program_says() {
     at_all_levels("exceptions.cc", &[]);
 }
 
 #[test]
-fn threads() {
+fn transactions_of_threads_are_isolated() {
     at_all_levels("threads.c", &[]);
 }

@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn specs() {
+    fn a_power_cut_is_read_from_its_option() {
         assert_eq!("".parse(), Ok(Spec::default()));
         let full = "after=9,seed=18446744073709551615,model=lines,report=/tmp/x";
         let spec = Spec {

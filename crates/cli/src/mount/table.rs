@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries() {
+    fn an_entry_has_its_fields_without_escapes() {
         let line =
             br"40 25 0:35 / /mnt/a\040b rw,relatime shared:1 - fuse.selvedge /x\134y rw,user_id=0";
         let entry = parse(line).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn another_mount_of_the_same_number_is_no_rest() {
+    fn another_mount_of_the_same_number_is_not_a_rest() {
         let gone = Entry {
             connection: Some(0),
             ..find(Path::new("/proc")).unwrap().unwrap()

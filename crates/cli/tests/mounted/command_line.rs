@@ -670,7 +670,7 @@ fn manual_pages_list_the_values_of_options() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_closes_early_is_not_an_error() {
     let mut child = selvedge()
         .args(["completions", "bash"])
         .stdout(Stdio::piped())

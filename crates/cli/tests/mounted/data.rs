@@ -143,7 +143,7 @@ fn space_is_allocated_zeroed_and_given_back() {
 }
 
 #[test]
-fn extended_attributes() {
+fn extended_attributes_keep_their_values() {
     on_each_engine(|dir| {
         let path = &dir.join("file");
         fs::write(path, "").unwrap();
@@ -266,7 +266,7 @@ fn set_id_bits_are_dropped() {
 }
 
 #[test]
-fn times_before_1970() {
+fn times_before_1970_are_kept() {
     on_each_engine(|dir| {
         let file = read_write(&dir.join("file"));
         let time = SystemTime::UNIX_EPOCH - Duration::from_millis(1_750);

@@ -527,7 +527,7 @@ fn a_damaged_inode_is_listed_by_its_name() {
 }
 
 #[test]
-fn images_of_mke2fs() {
+fn images_of_mke2fs_mount_and_stay_clean() {
     let images: [&[&str]; 5] = [
         &["-b", "1024", "-r", "0"],
         &["-b", "2048", "-I", "128"],

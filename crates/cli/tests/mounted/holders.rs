@@ -70,7 +70,7 @@ fn refused(place: &Fixture, code: i32, args: &[&str], words: &[&str]) {
 }
 
 #[test]
-fn an_image_behind_a_loop_device_is_not_written() {
+fn an_image_under_a_loop_device_is_not_written() {
     let (place, bpfs) = (ext2(), Fixture::with_image());
     for place in [&place, &bpfs] {
         let image = place.image_str();
@@ -107,7 +107,7 @@ fn an_image_behind_a_loop_device_is_not_written() {
 }
 
 #[test]
-fn mkfs_with_force_overwrites_an_image_behind_an_idle_loop_device() {
+fn mkfs_with_force_overwrites_an_image_under_an_idle_loop_device() {
     let place = ext2();
     let _shown = Loop::over(&place);
     let image = place.image_str();

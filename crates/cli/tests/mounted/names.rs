@@ -24,7 +24,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn renames_of_every_kind() {
+fn renames_move_replace_or_fail_as_on_linux() {
     on_each_engine(|dir| {
         let plain = |from, to| rename(dir, from, to, RenameFlags::empty());
         let read = |name| fs::read_to_string(dir.join(name)).unwrap();
@@ -60,7 +60,7 @@ fn renames_of_every_kind() {
 /// No order of writes keeps both names at every moment, so ext2 refuses it under soft updates
 /// (as Linux's own always does).
 #[test]
-fn exchanges() {
+fn an_exchange_swaps_both_names_or_is_refused() {
     let exchange = |dir: &Path| {
         fs::write(dir.join("a"), "a").unwrap();
         fs::create_dir_all(dir.join("d/e")).unwrap();

@@ -162,35 +162,35 @@ fn is_like_its_model<T: Subject>() {
 }
 
 #[test]
-fn vectors() {
+fn a_vector_is_like_its_model() {
     is_like_its_model::<Vectors<u64, 8>>();
     is_like_its_model::<Vectors<Bytes, 1>>();
     is_like_its_model::<Vectors<Large, 3>>();
 }
 
 #[test]
-fn queues() {
+fn a_queue_is_like_its_model() {
     is_like_its_model::<Queues<u64, 32>>();
     is_like_its_model::<Queues<Bytes, 1>>();
     is_like_its_model::<Queues<Large, 3>>();
 }
 
 #[test]
-fn logs() {
+fn a_log_is_like_its_model() {
     is_like_its_model::<Logs<4088>>();
     is_like_its_model::<Logs<8>>();
     is_like_its_model::<Logs<600>>();
 }
 
 #[test]
-fn hash_maps() {
+fn a_hash_map_is_like_its_model() {
     is_like_its_model::<HashMaps<u64, u64>>();
     is_like_its_model::<HashMaps<Bytes, Bytes>>();
     is_like_its_model::<HashMaps<u64, Large>>();
 }
 
 #[test]
-fn b_trees() {
+fn a_b_tree_is_like_its_model() {
     is_like_its_model::<BTrees<u64, u64, 3>>();
     is_like_its_model::<BTrees<u64, u64, 5>>();
     is_like_its_model::<BTrees<u64, Bytes, 15>>();

@@ -125,7 +125,7 @@ fn times_before_1970_keep_their_nanoseconds() {
 }
 
 #[test]
-fn names_move_and_go() {
+fn names_are_moved_linked_exchanged_and_removed() {
     let mut kernel = model();
     let (a, dir) = (kernel.make_file(b"a", 0o600), kernel.make_dir(1, b"dir"));
     let there = |kernel: &mut Kernel, dir, name: &[u8]| {
@@ -194,7 +194,7 @@ fn extended_attributes_obey_the_size_protocol() {
 }
 
 #[test]
-fn the_root_tells_its_facts_and_synchronises_on_request() {
+fn the_root_reports_its_facts_and_synchronises_on_request() {
     let mut kernel = model();
     let file = kernel.make_file(b"file", 0o600);
     let get = |name: &str| Body::new().u32(100).u32(0).name(name.as_bytes());
