@@ -22,3 +22,6 @@ fn message() -> String {
         they are in the log"#;
     format!("{lifetime}{quoted}{raw}")
 }
+
+#[test]
+fn the_commit_behind_the_data_is_no_error() {} // <behind> <is-no>
