@@ -12,6 +12,9 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+/// Bytes of a granule: mappings in a reservation start at multiples of it. A huge page.
+pub(crate) const GRANULE_BYTES: u64 = 2 << 20;
+
 /// Flags that reserve addresses: they take no memory and do not count against the system's
 /// limit of commitments.
 const RESERVED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);

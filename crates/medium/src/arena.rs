@@ -18,7 +18,7 @@
 //! Accesses take no lock. They find their region in a table of granules and use it inside a
 //! section, for whose end `unmap` waits (see [`rcu`]).
 
-use crate::addresses::{Reservation, occupant};
+use crate::addresses::{GRANULE_BYTES, Reservation, occupant};
 use crate::arena_error::ArenaError;
 use crate::mapped::Target;
 use crate::pager::Pager;
@@ -65,7 +65,7 @@ struct Region {
 
 impl Arena {
     /// Regions start at multiples of this: 2 MiB, a huge page.
-    pub const GRANULE_BYTES: u64 = 2 << 20;
+    pub const GRANULE_BYTES: u64 = GRANULE_BYTES;
 
     /// Reserves `len` bytes of addresses at `base`, or where the kernel chooses. They take no
     /// memory.

@@ -1,7 +1,8 @@
 //! The errors of an arena and of its regions.
 
+use crate::addresses::GRANULE_BYTES;
+use crate::open_error::OpenError;
 use crate::pager::PagerError;
-use crate::{Arena, OpenError};
 use std::io;
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// A base, size or offset that does not consist of whole granules.
-    #[error("{what} {value:#x} is not a multiple of {granule:#x}", granule = Arena::GRANULE_BYTES)]
+    #[error("{what} {value:#x} is not a multiple of {granule:#x}", granule = GRANULE_BYTES)]
     Misaligned {
         /// The kind of value ("the base address", ...).
         what: &'static str,

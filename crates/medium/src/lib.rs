@@ -96,17 +96,18 @@ mod sigbus;
 mod signals;
 mod touched;
 mod units;
+mod users;
 
 pub use arena::Arena;
 pub use arena_error::ArenaError;
 pub use budget::Budget;
-pub use claim::{Claim, check_unclaimed};
+pub use claim::check_unclaimed;
 pub use counting::{Counting, Counts};
 pub use durability::{Durability, EffectiveDurability, UnknownDurability, is_in_memory};
 pub use error::MediumError;
 pub use faulty::Faulty;
 pub use latency::{Calibration, Latency, LatencyModel};
-pub use lock::{Holder, holder, lock_for_writer};
+pub use lock::{holder, lock_for_writer};
 pub use mapped::{MapOptions, MappedPmem, Reserve, create_file, create_private_file};
 pub use memory::MemoryPmem;
 pub use model::{PersistModel, UnknownModel};
@@ -117,6 +118,7 @@ pub use recording::Recording;
 pub use rule::Rule;
 pub use signals::without_signals;
 pub use units::{Unit, unit_count, units};
+pub use users::{Claim, Holder};
 
 /// Bytes in a cache line: the unit of [`Pmem::flush`].
 pub const LINE_BYTES: u64 = 64;

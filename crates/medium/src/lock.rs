@@ -12,30 +12,15 @@
 //! - A writer with a shared lock refuses other writers by that lock. It refuses readers of the
 //!   super-user because they look for such a writer in `/proc`.
 
-use crate::OpenError;
+use crate::open_error::OpenError;
+use crate::users::Holder;
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, major, minor};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use std::fmt;
 use std::fs::{DirEntry, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// A process that has a file locked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// Its process id in our namespace.
-    pub pid: u32,
-    /// The name of its program.
-    pub name: String,
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} ({})", self.pid, self.name)
-    }
-}
 
 /// The time to wait for the lock of an image. A child of a former holder still has the lock,
 /// without use, from the fork until it runs another program.

@@ -1,7 +1,6 @@
 //! The reasons why a file cannot be a medium.
 
-use crate::claim::Claim;
-use crate::lock::Holder;
+use crate::users::{Claim, Holder};
 use std::io;
 use std::path::PathBuf;
 

@@ -4,7 +4,9 @@
 //! its pager by the two traits here. The functions of this crate that a pager needs are exported
 //! here, too.
 
-use crate::{MappedPmem, MediumError};
+use crate::MediumError;
+use crate::cpu::LineFlush;
+use crate::durability::EffectiveDurability;
 use std::error::Error;
 use std::fs::File;
 use std::ptr::NonNull;
@@ -31,10 +33,20 @@ pub struct Unpaged {
     pub marker: Marker,
 }
 
+/// The way in which stores to a mapping become durable
+/// ([`MappedPmem::flushing`](crate::MappedPmem::flushing)).
+#[derive(Debug, Clone, Copy)]
+pub struct Flushing {
+    pub(crate) durability: EffectiveDurability,
+    /// The flush instruction, if flushes have an effect.
+    pub(crate) line_flush: Option<LineFlush>,
+}
+
 /// Brings pages of files into persistent memory when they are touched.
 pub trait Pager {
-    /// The memory for the pages, whose durability the regions have.
-    fn memory(&self) -> &MappedPmem;
+    /// The way in which stores to the memory for the pages become durable. The regions have the
+    /// same.
+    fn flushing(&self) -> Flushing;
 
     /// Begins to bring and remove the pages of a region.
     ///

@@ -5,7 +5,7 @@ use crate::frames::{Frames, FramesError, PageId, PageStore, check_layout, count_
 use crate::moving::{Moving, PageCounts, Shared};
 use crate::region::RegionFile;
 use crate::residency::Residency;
-use medium::pager::{PagedRegion, Pager, PagerError, Unpaged, prepare_barrier};
+use medium::pager::{Flushing, PagedRegion, Pager, PagerError, Unpaged, prepare_barrier};
 use medium::{
     EffectiveDurability, MapOptions, MappedPmem, MediumError, Reserve, create_private_file,
     without_signals,
@@ -181,7 +181,7 @@ impl Pool {
     /// The pool must not be used or dropped in this process any more.
     pub unsafe fn abandon(&self) {
         // SAFETY: the caller promises that the pool is not used any more.
-        unsafe { self.memory().close_files() };
+        unsafe { self.shared.frames.pmem().close_files() };
     }
 
     /// Makes the pages of the region in `slot` leave their frames when it is unmapped.
@@ -303,8 +303,8 @@ impl Pool {
 }
 
 impl Pager for Pool {
-    fn memory(&self) -> &MappedPmem {
-        self.shared.frames.pmem()
+    fn flushing(&self) -> Flushing {
+        self.shared.frames.pmem().flushing()
     }
 
     unsafe fn attach(self: Arc<Self>, region: Unpaged) -> Result<Box<dyn PagedRegion>, PagerError> {

@@ -27,7 +27,7 @@ use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability};
 use crate::lossy::LossyCache;
 use crate::open_error::OpenError;
-use crate::pager::{PagedRegion, Pager, Unpaged};
+use crate::pager::{Flushing, PagedRegion, Pager, Unpaged};
 use crate::raw::Raw;
 use crate::sigbus::Watch;
 use crate::touched::{PAGE_BYTES, Touched};
@@ -169,7 +169,7 @@ impl MappedPmem {
         (pager, slot): (&Arc<impl Pager>, u16),
         options: &MapOptions,
     ) -> Result<Self, ArenaError> {
-        let (len, memory) = (target.len, pager.memory());
+        let (len, flushing) = (target.len, pager.flushing());
         if options.read_only {
             // SAFETY: the caller vouches for `place`.
             let mapped = unsafe { Self::place(path, target, place, options) }?;
@@ -181,9 +181,8 @@ impl MappedPmem {
         // SAFETY: the caller vouches for `place`.
         let mapping = unsafe { Mapping::anonymous_at(place, len as usize) };
         let mapping = mapping.map_err(|e| system("map", path, e))?;
-        let durability = memory.durability();
-        let mut mapped = Self::new(path, target, mapping, durability, options)?;
-        mapped.line_flush = memory.line_flush;
+        let mut mapped = Self::new(path, target, mapping, flushing.durability, options)?;
+        mapped.line_flush = flushing.line_flush;
         let region = Unpaged {
             slot,
             base: place,
@@ -195,6 +194,14 @@ impl MappedPmem {
         let paged = unsafe { pager.clone().attach(region) };
         mapped.upkeep = Upkeep::Paged(paged.map_err(ArenaError::Pager)?);
         Ok(mapped)
+    }
+
+    /// The way in which stores become durable, for the regions of a pager with this memory.
+    pub fn flushing(&self) -> Flushing {
+        Flushing {
+            durability: self.durability,
+            line_flush: self.line_flush,
+        }
     }
 
     /// Makes the value for a mapping of the target itself, without a pager.
