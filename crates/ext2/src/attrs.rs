@@ -6,7 +6,7 @@ use crate::alloc::Purpose;
 use crate::features::Need;
 use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
 use crate::inode::Node;
-use crate::ready::Needed;
+use crate::needed::Needed;
 use crate::volume::Ext2;
 use blockfs::{FormatError, Heads, Removed, Result};
 use medium::block::{Buffer, Lba};

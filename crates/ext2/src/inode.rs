@@ -1,12 +1,12 @@
 //! Inodes: their places, the meaning of their fields, and their changes.
 
 use crate::acl::has_list;
-use crate::alloc::{Fresh, State};
 use crate::features::Need;
 use crate::format::{
     ATTR_MAGIC, DIRECT, INLINE_TARGET_MAX, Inode, InodeExtra, InodeFlags, ROOT_INO,
 };
 use crate::seeded::{Bug, hit};
+use crate::state::{Fresh, State};
 use crate::volume::Ext2;
 use blockfs::{FormatError, Heads, InodeChange, NewInode, Result};
 use medium::block::Lba;

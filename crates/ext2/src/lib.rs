@@ -3,6 +3,20 @@
 //! The bytes on the medium are described in `format.md`; [`mod@format`] has them as types.
 //! [`Ext2`] implements [`blockfs::Format`], and [`blockfs::BlockFs`] makes a file system of it.
 //!
+//! # Modules, each below those that use it
+//! - `format`, `bytes`, `error`, `seeded`: the format.
+//! - `acl`, `features`, `layout`: parts of it: access control lists, feature bits, the places of
+//!   structures.
+//! - `names`, `pending`, `resting`, `orphan_list`, `state`: volatile state: names of large
+//!   directories, changes that are not durable, freed blocks that rest, orphans, counts.
+//! - `volume`: the mounted image, and changes of its superblock.
+//! - `needed`, `inode`, `alloc`: blocks that an allocation reads, inodes, free blocks and inodes.
+//! - `tree`, `cut`, `dir`, `attrs`, `orphan`, `ready`: the steps: blocks of files, directories,
+//!   attributes, orphans, and what each step reads.
+//! - `steps`, `describe`: the trait, and names of blocks for drawings.
+//! - `probe`, `log`, `mkfs`, `check`, `fsck`, `mount`, `system`, `engine`: the image as a whole, and
+//!   the interfaces.
+//!
 //! # Example
 //!
 //! ```
@@ -32,16 +46,20 @@ mod features;
 pub mod format;
 pub mod fsck;
 mod inode;
+mod layout;
 mod log;
 mod mkfs;
 mod mount;
 mod names;
+mod needed;
 mod orphan;
+mod orphan_list;
 mod pending;
 mod probe;
 mod ready;
 mod resting;
 pub mod seeded;
+mod state;
 mod steps;
 mod system;
 mod tree;

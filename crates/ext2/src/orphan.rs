@@ -14,61 +14,10 @@ use crate::format::{Inode, Super};
 use crate::inode::Node;
 use crate::volume::Ext2;
 use blockfs::{FormatError, Heads, Result, after};
-use hashbrown::HashMap;
 use patch::{Before, Op, PatchId, Rule, attempt};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::mem::offset_of;
 use vfs::Ino;
-
-/// The state in memory. 0 is the end of the list.
-#[derive(Debug)]
-pub(crate) struct Orphans {
-    /// Orphans that are not on the list.
-    unlisted: BTreeSet<u32>,
-    head: u32,
-    /// The inodes before and after each listed one. 0 stands for the superblock, or for the end.
-    known: HashMap<u32, (u32, u32)>,
-    /// The last change of the superblock's pointer.
-    head_set: PatchId,
-}
-
-impl Default for Orphans {
-    fn default() -> Self {
-        Self {
-            unlisted: BTreeSet::new(),
-            head: 0,
-            known: HashMap::new(),
-            head_set: PatchId::DURABLE,
-        }
-    }
-}
-
-impl Orphans {
-    pub(crate) fn contains(&self, ino: u32) -> bool {
-        self.unlisted.contains(&ino) || self.known.contains_key(&ino)
-    }
-
-    fn push(&mut self, ino: u32) {
-        let next = std::mem::replace(&mut self.head, ino);
-        if let Some((before, _)) = self.known.get_mut(&next) {
-            *before = ino;
-        }
-        self.known.insert(ino, (0, next));
-    }
-
-    /// Removes an inode from the list. Returns the ones before and after it.
-    fn take(&mut self, ino: u32) -> Option<(u32, u32)> {
-        let (before, after) = self.known.remove(&ino)?;
-        match self.known.get_mut(&before) {
-            Some((_, next)) => *next = after,
-            None => self.head = after,
-        }
-        if let Some((previous, _)) = self.known.get_mut(&after) {
-            *previous = before;
-        }
-        Some((before, after))
-    }
-}
 
 impl Ext2 {
     /// Reads the list that a crash left.

@@ -1,7 +1,8 @@
 //! [`Format`] for [`Ext2`].
 
 use crate::format::{INLINE_TARGET_MAX, LINK_MAX, ROOT_INO};
-use crate::volume::{Ext2, Reserve};
+use crate::layout::Reserve;
+use crate::volume::Ext2;
 use blockfs::{Format, Freed, Heads, InodeChange, NewInode, Next, Piece, Removed, Result, Written};
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Store};
