@@ -21,8 +21,6 @@
 //!   recovery.
 //! - `mkfs`, `check`, `dump`, `system`, `engine`: the image as a whole, and the interfaces.
 //!
-//! `tests/modules.rs` keeps this order.
-//!
 //! # Locks, in this order
 //! 1. the tree lock: shared for operations that leave inodes where they are; exclusive for
 //!    those that move inodes (after `Fault::Exclusive`), and for renames between directories;
