@@ -13,8 +13,8 @@ use vfs::{
 /// Passes calls on while there is power, and fails them with `EIO` afterwards. The root
 /// keeps its attributes, without which nobody could unmount it.
 ///
-/// Not a [`FileSystemLayer`](vfs::FileSystemLayer): a call that such a layer does not state would
-/// succeed after the cut. Here it is an error of the compiler or of the call.
+/// Not a [`FileSystemLayer`](vfs::FileSystemLayer): such a layer forwards the calls that it does not
+/// state, so a new call would succeed after the cut. Here it does not compile, or returns its default.
 pub(crate) struct PowerLine {
     fs: Arc<dyn FileSystem>,
     switch: Switch,
