@@ -13,6 +13,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
 LIBRARY := $(TARGET)/release/libselvedge.a
 PG_LIBRARY := $(TARGET)/release/libselvedge-pg
+SQLITE_LIBRARY := $(TARGET)/release/libselvedge-sqlite.so
 # Built with the tests: optimised, and with every assertion on.
 CHECKED := $(TARGET)/debug/selvedge
 HELPERS := mkfs.selvedge fsck.selvedge fsck.fuse.selvedge mount.selvedge mount.fuse.selvedge umount.fuse.selvedge
@@ -22,7 +23,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-c install-c build-pg install-pg demo docs test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +50,10 @@ build-pg: ## build target/release/libselvedge-pg.a and .so, with a C compiler on
 	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev
 	@$(MAKE) --no-print-directory $(PG_LIBRARY).a $(PG_LIBRARY).so
 
+build-sqlite: ## build target/release/libselvedge-sqlite.so, an extension of SQLite
+	@tools/need cc:gcc /usr/include/stdio.h:libc6-dev /usr/include/sqlite3ext.h:libsqlite3-dev
+	@$(MAKE) --no-print-directory $(SQLITE_LIBRARY)
+
 demo: build need-mount ## unpack, build, cut the power, look: about a minute
 	@SELVEDGE=$(abspath $(RELEASE)) tools/demo
 
@@ -68,7 +73,8 @@ lint: need-build
 	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
 
 unit: need-build need-mount
-	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs sfdisk:fdisk sgdisk:gdisk strace:strace
+	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs sfdisk:fdisk sgdisk:gdisk \
+	  /usr/include/sqlite3ext.h:libsqlite3-dev strace:strace
 	@tools/unit-tests
 
 suites: need-build need-mount
@@ -165,7 +171,16 @@ install-pg: build-pg ## install the C library for patchgroups, its header and ma
 	for call in $(PG_CALLS); do \
 	  echo '.so man3/pg_create.3' >$(DESTDIR)$(DATADIR)/man/man3/pg_$$call.3 || exit 1; done
 
-uninstall: ## remove what install, install-c and install-pg put there
+# The extension contains the calls of libselvedge-pg.
+$(SQLITE_LIBRARY): $(PG)/c/sqlite_order.c $(PG)/c/patchgroup.c $(PG)/include/selvedge/patchgroup.h
+	@mkdir -p $(@D)
+	$(PG_CC) $(LDFLAGS) -shared -pthread -fvisibility=hidden -o $@ $(filter %.c,$^)
+
+install-sqlite: build-sqlite ## install the extension of SQLite, as install does
+	install -D -m 755 $(SQLITE_LIBRARY) $(DESTDIR)$(LIBDIR)/libselvedge-sqlite.so
+
+uninstall: ## remove what install, install-c, install-pg and install-sqlite put there
+	rm -f $(DESTDIR)$(LIBDIR)/libselvedge-sqlite.so
 	rm -f $(DESTDIR)$(LIBDIR)/libselvedge-pg.a $(DESTDIR)$(LIBDIR)/libselvedge-pg.so* \
 	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge-pg.pc $(DESTDIR)$(DATADIR)/man/man3/pg_create.3 \
 	  $(foreach call,$(PG_CALLS),$(DESTDIR)$(DATADIR)/man/man3/pg_$(call).3)

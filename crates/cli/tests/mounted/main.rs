@@ -13,6 +13,7 @@ mod ext2_power_cut;
 mod failed_mounts;
 mod fixture;
 mod group_clients;
+mod group_sqlite;
 mod groups;
 mod holders;
 mod kernel;

@@ -1,0 +1,134 @@
+"""Uses the VFS of libselvedge-sqlite from Python's SQLite.
+
+  order.py LIBRARY modes DIR        transactions in each journal mode, whose syncs are barriers
+  order.py LIBRARY two DIR          one process has a database open, and another one is refused
+  order.py LIBRARY spanning A B     a transaction on databases in two directories
+  order.py LIBRARY elsewhere DIR    syncs outside of a mount are those of the default VFS
+  order.py LIBRARY fill DB MODE     numbered transactions until an error
+  order.py LIBRARY check DB MODE    after a crash: sound, and the numbers have no gap
+"""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+
+MODES = ("delete", "truncate", "persist", "wal")
+
+
+def connect(path, vfs="selvedge"):
+    loader = sqlite3.connect(":memory:")
+    loader.enable_load_extension(True)
+    loader.load_extension(LIBRARY)
+    loader.close()
+    return sqlite3.connect(f"file:{path}?vfs={vfs}", uri=True, isolation_level=None)
+
+
+def value(database, sql):
+    return database.execute(sql).fetchone()[0]
+
+
+def prepare(path, mode):
+    database = connect(path)
+    assert value(database, f"PRAGMA journal_mode={mode}") == mode
+    database.execute("PRAGMA synchronous=FULL")
+    database.execute("CREATE TABLE IF NOT EXISTS numbers(n INTEGER PRIMARY KEY, body BLOB)")
+    return database
+
+
+def add(database, number):
+    database.execute("BEGIN")
+    database.execute("INSERT INTO numbers VALUES(?, randomblob(300))", (number,))
+    # Changes of older pages, so that a rollback journal has contents to restore.
+    database.execute("UPDATE numbers SET body = randomblob(300) WHERE n % 7 = ?", (number % 7,))
+    database.execute("COMMIT")
+
+
+def sound(path, vfs="selvedge"):
+    database = connect(path, vfs)
+    assert value(database, "PRAGMA integrity_check") == "ok"
+    count = value(database, "SELECT count(*) FROM numbers")
+    assert value(database, "SELECT coalesce(max(n), 0) FROM numbers") == count
+    database.close()
+    return count
+
+
+def modes(directory):
+    for mode in MODES:
+        path = os.path.join(directory, f"{mode}.db")
+        first = prepare(path, mode)
+        assert value(first, "PRAGMA selvedge_order") == "barrier"
+        second = connect(path)
+        for number in range(1, 51):
+            add(first if number % 2 else second, number)
+        assert value(first, "PRAGMA selvedge_sync") == "durable"
+        first.close()
+        assert os.path.exists(path + "-order")
+        second.close()
+        assert not os.path.exists(path + "-order")
+        assert sound(path) == 50 and sound(path, "unix") == 50
+
+
+def two(directory):
+    path = os.path.join(directory, "two.db")
+    held = prepare(path, "wal")
+    add(held, 1)
+    again = [sys.executable, __file__, LIBRARY, "check", path, "wal"]
+    other = subprocess.run(again, capture_output=True, text=True)
+    assert "database is locked" in other.stderr, other.stderr
+    # A new process may have it as soon as this one closes it.
+    held.close()
+    subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
+
+
+def spanning(one, other):
+    paths = [os.path.join(directory, "part.db") for directory in (one, other)]
+    for path in paths:
+        prepare(path, "delete").close()
+    database = connect(paths[0])
+    database.execute("ATTACH ? AS other", (f"file:{paths[1]}?vfs=selvedge",))
+    for number in range(1, 11):
+        database.execute("BEGIN")
+        for schema in ("main", "other"):
+            database.execute(f"INSERT INTO {schema}.numbers VALUES(?, randomblob(300))", (number,))
+        database.execute("COMMIT")
+    database.close()
+    assert [sound(path) for path in paths] == [10, 10]
+    assert not [name for name in os.listdir(one) if "-mj" in name]
+
+
+def elsewhere(directory):
+    database = prepare(os.path.join(directory, "plain.db"), "delete")
+    assert value(database, "PRAGMA selvedge_order") == "fsync"
+    add(database, 1)
+    assert value(database, "PRAGMA selvedge_sync") == "durable"
+    database.close()
+    assert os.listdir(directory) == ["plain.db"]
+
+
+def fill(path, mode):
+    child = os.fork()
+    if not child:
+        try:
+            database = prepare(path, mode)
+            for number in range(1, 10_000):
+                add(database, number)
+        except sqlite3.Error:
+            # The power is off. Python's own end would report errors of the mount.
+            os._exit(0)
+        os._exit(1)
+    # Without power, the shared memory of a WAL cannot be read.
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGBUS), code
+
+
+def check(path, mode):
+    database = prepare(path, mode)
+    database.close()
+    print(sound(path))
+
+
+if __name__ == "__main__":
+    LIBRARY = os.path.abspath(sys.argv[1])
+    {f.__name__: f for f in (modes, two, spanning, elsewhere, fill, check)}[sys.argv[2]](*sys.argv[3:])
