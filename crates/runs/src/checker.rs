@@ -1,6 +1,6 @@
 //! The user's checker: a program that judges a directory.
 //!
-//! A [`Checker::Command`] is a shell command, run once for each state. A [`Checker::Server`] is a
+//! A [`CheckerKind::Command`] is a shell command, run once for each state. A [`CheckerKind::Server`] is a
 //! program that stays: for each state it reads a line with the directory and the file of the
 //! output, separated by a tab, and answers with the line `ok` or with `fail` and a message. It saves
 //! the start of a process for each state.

@@ -6,6 +6,7 @@ mod attributes;
 mod bench_fs;
 mod command_line;
 mod covered;
+mod crash_runs;
 mod crash_test;
 mod data;
 mod ext2;

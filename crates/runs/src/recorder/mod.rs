@@ -496,7 +496,14 @@ impl FileSystemLayer for Recorder {
                     let start = &value[..value.len().min(60)];
                     let text = format!("output '{}'", Bytes::from(start));
                     // The launcher passes it on for the program.
-                    inner.push(&Ctx { pid: 0, ..cx.clone() }, Call::Output { data }, text)
+                    inner.push(
+                        &Ctx {
+                            pid: 0,
+                            ..cx.clone()
+                        },
+                        Call::Output { data },
+                        text,
+                    )
                 },
             );
         }

@@ -58,6 +58,9 @@ pub(super) struct Args {
     /// Seed of the random states
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Also write the report as a page for a browser, in one file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -98,6 +101,10 @@ impl Args {
         let report = Explorer::new(&run, &options).explore(&chosen, &progress);
         bar.finish_and_clear();
         let report = report.map_err(|why| Failure::about(&self.run, why))?;
+        if let Some(path) = &self.html {
+            let page = runs::html(&run, &report);
+            std::fs::write(path, page).map_err(|e| Failure::about(path, e))?;
+        }
         if self.json {
             output::print_json(&report)?;
         } else {

@@ -1,6 +1,7 @@
 //! `selvedge crash`: explores all states that a power cut could leave.
 
 mod explore;
+mod import;
 mod mount;
 mod record;
 mod show;
@@ -42,6 +43,7 @@ enum Command {
     Test(Test),
     Replay(Replay),
     Record(record::Args),
+    Import(import::Args),
     Explore(explore::Args),
     Show(show::Args),
     Mount(mount::Args),
@@ -206,6 +208,7 @@ impl Args {
             Command::Test(test) => test.run(),
             Command::Replay(replay) => replay.run(),
             Command::Record(args) => args.run(),
+            Command::Import(args) => args.run(),
             Command::Explore(args) => args.run(),
             Command::Show(args) => args.run(),
             Command::Mount(args) => args.run(),

@@ -49,9 +49,16 @@ pub(super) struct Args {
     /// Use this image, with all that it contains, and not a new one
     #[arg(long, value_name = "PATH", conflicts_with = "size")]
     image: Option<PathBuf>,
-    /// Mount here, and not on a directory for temporary files
+    /// Mount here, and not on a directory for temporary files; with --strace: the directory with
+    /// the files of the program
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Mount nothing, and trace the program by strace(1) on the file system that it uses
+    ///
+    /// Without --dir it runs in a new, empty directory. The report names effects that a trace cannot
+    /// show, such as stores to shared mappings.
+    #[arg(long, conflicts_with_all = ["fs_type", "mode", "size", "image"])]
+    strace: bool,
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -60,6 +67,9 @@ pub(super) struct Args {
 impl Args {
     pub(super) fn run(&self) -> Outcome {
         let scratch = scratch()?;
+        if self.strace {
+            return self.trace(scratch.path());
+        }
         let image = self.image(scratch.path())?;
         let dir = match &self.dir {
             Some(dir) => dir.clone(),
@@ -81,12 +91,31 @@ impl Args {
             .collect();
         Run::describe(&self.out, &words.join(" ")).map_err(Failure::new)?;
         let run = Run::load(&self.out).map_err(Failure::new)?;
+        self.conclude(&run);
+        Ok(code_of(ended))
+    }
+
+    /// Prints the result. Standard output is the program's.
+    fn conclude(&self, run: &Run) {
         let calls = (run.entries.len() - run.header.setup) as u64;
-        output::complain(&Failure::new(format_args!(
-            "{}: {} recorded",
-            self.out.display(),
-            count(calls, "call")
-        )));
+        let (out, calls) = (self.out.display(), count(calls, "call"));
+        output::complain(&Failure::new(format_args!("{out}: {calls} recorded")));
+        for unseen in &run.header.unseen {
+            output::complain(&Failure::new(format_args!("{out}: not seen: {unseen}")));
+        }
+    }
+
+    /// Records by strace.
+    fn trace(&self, scratch: &Path) -> Outcome {
+        let dir = self.dir.clone().unwrap_or_else(|| scratch.join("files"));
+        std::fs::create_dir_all(&dir).map_err(|e| Failure::about(&dir, e))?;
+        let words = self.command.iter().map(|word| with_dir(word, &dir));
+        let command: Vec<OsString> = words.collect();
+        let recorded = runs::strace::record_with(&command, &dir, &self.out, &mut |strace| {
+            strace.current_dir(&dir);
+        });
+        let (run, ended) = recorded.map_err(Failure::new)?;
+        self.conclude(&run);
         Ok(code_of(ended))
     }
 

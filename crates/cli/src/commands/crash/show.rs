@@ -18,9 +18,9 @@ impl Args {
     pub(super) fn run(&self) -> Outcome {
         let run = load(&self.run)?;
         let mut text = format!("{}\n", run.header.command);
-        let setup = run.header.setup;
-        for (n, entry) in run.entries.iter().enumerate().skip(setup) {
-            text.push_str(&format!("{n:6}  {:<20}  {}\n", entry.by, entry.text));
+        for line in runs::timeline(&run) {
+            text.push_str(&line);
+            text.push('\n');
         }
         output::print(text)?;
         Ok(ExitCode::SUCCESS)
