@@ -39,7 +39,7 @@ fn a_failure_names_the_lost_call_and_the_one_that_is_there() {
         .filter(|model| model.failed > 0)
         .map(|model| &*model.model)
         .collect();
-    assert_eq!(failed, ["posix", "xfs", "btrfs"]);
+    assert_eq!(failed, ["posix", "ext4-ordered", "xfs", "btrfs"]);
     let failure = report.failures.iter().find(|f| f.model == "xfs").unwrap();
     assert_eq!(failure.message, "f is damaged");
     let lost: Vec<&str> = failure.lost.iter().map(|call| &*call.text).collect();

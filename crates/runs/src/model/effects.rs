@@ -27,6 +27,22 @@ pub enum Change {
         /// The data.
         data: Blob,
     },
+    /// The length of a file that grows, when space is taken for its data.
+    Grow {
+        /// The file.
+        node: Node,
+        /// Length in bytes.
+        size: u64,
+    },
+    /// Zeros at the end of a page whose file is cut within it.
+    Clear {
+        /// The file.
+        node: Node,
+        /// Offset in bytes.
+        off: u64,
+        /// Length in bytes.
+        len: u64,
+    },
 }
 
 /// An effect and what it needs. All needs are earlier effects.
@@ -48,7 +64,8 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// Whether it is data, not names or attributes.
+    /// Whether it is data, or a length that waits for the write-back of data: not names or
+    /// attributes.
     pub fn is_data(&self) -> bool {
         !matches!(self.change, Change::Call(_))
     }
@@ -74,6 +91,17 @@ impl Effect {
             } => {
                 if let (Ok(inode), Some(bytes)) = (tree.get_mut(*node), bytes(blob)) {
                     inode.contents.store_within(*off, bytes);
+                }
+            }
+            Change::Grow { node, size } => {
+                if let Ok(inode) = tree.get_mut(*node) {
+                    let size = inode.contents.size().max(*size);
+                    inode.contents.set_size(size);
+                }
+            }
+            Change::Clear { node, off, len } => {
+                if let Ok(inode) = tree.get_mut(*node) {
+                    inode.contents.zero(*off, *len);
                 }
             }
         }
@@ -131,11 +159,12 @@ struct Split {
     last_growth: BTreeMap<Node, usize>,
     last_call: Option<usize>,
     allocated: BTreeSet<(Node, u64)>,
-    /// Data that take new space, by file.
+    /// Effects that take new space, by file.
     growth: BTreeMap<Node, Vec<usize>>,
     /// Files that were cut to nothing since they were opened.
     was_cut: BTreeSet<Node>,
-    /// Data that the file system begins to write at once, so that later calls wait for them.
+    /// Growth of files that the file system begins to write at once. Later calls wait until it has
+    /// space.
     flushed: Vec<usize>,
 }
 
@@ -153,7 +182,7 @@ impl Split {
             Call::Remove { at } => self.remove(entry, call, at),
             Call::Rename { from, to, .. } => self.rename(entry, call, from, to),
             Call::SetSize { node, size } => {
-                self.set_size(*node, *size);
+                self.set_size(entry, *node, *size);
                 self.call(entry, Change::Call(call.clone()), &[*node], &[]);
             }
             Call::Zero { node, .. } | Call::SetAttr { node, .. } | Call::SetXattr { node, .. } => {
@@ -259,12 +288,13 @@ impl Split {
         self.call(entry, Change::Call(call.clone()), &touches, &[from, to]);
     }
 
-    fn set_size(&mut self, node: Node, size: u64) {
+    fn set_size(&mut self, entry: usize, node: Node, size: u64) {
         let old = self.tree.get(node).map_or(0, |inode| inode.contents.size());
         if size == 0 && old > 0 {
             self.was_cut.insert(node);
         }
         if size < old {
+            self.clear_tail(entry, node, size);
             let first = size.div_ceil(PAGE_BYTES);
             let gone = (node, first)..=(node, u64::MAX);
             let gone: Vec<_> = self.allocated.range(gone).copied().collect();
@@ -273,6 +303,31 @@ impl Split {
                 self.on_page.remove(&page);
             }
         }
+    }
+
+    /// A cut within a page zeroes the rest of it in the page cache. The page, with what is written to
+    /// it later, can reach its place before the new length is durable.
+    fn clear_tail(&mut self, entry: usize, node: Node, size: u64) {
+        let (page, within) = (size / PAGE_BYTES, size % PAGE_BYTES);
+        let is_in_order = self.rules.metadata == Metadata::OrderedWithData;
+        if within == 0 || is_in_order || !self.allocated.contains(&(node, page)) {
+            return;
+        }
+        let made = self.made.get(&node).into_iter();
+        let inherent = made.chain(self.on_page.get(&(node, page)));
+        let number = self.push(Effect {
+            entry,
+            change: Change::Clear {
+                node,
+                off: size,
+                len: PAGE_BYTES - within,
+            },
+            inherent: inherent.copied().collect(),
+            order: Vec::new(),
+            touches: vec![node],
+            allocates: false,
+        });
+        self.on_page.insert((node, page), number);
     }
 
     fn write(&mut self, entry: usize, node: Node, off: u64, data: Blob) {
@@ -296,30 +351,30 @@ impl Split {
         let page = off / PAGE_BYTES;
         let is_new = self.allocated.insert((node, page));
         let end = off + data.len;
-        let apart = match self.rules.lengths {
-            Lengths::Apart => end > size,
-            Lengths::ApartWithinPage => end > size && !is_new,
-            Lengths::WithData => false,
-        };
+        let grows = end > size;
         let mut inherent: Vec<usize> = self.made.get(&node).into_iter().copied().collect();
         inherent.extend(self.on_page.get(&(node, page)));
         if is_new {
             // New space is taken after the space before was given back.
             inherent.extend(self.last_call_on.get(&node));
         }
-        if apart {
-            let call = Call::SetSize { node, size: end };
-            self.call(entry, Change::Call(call), &[node], &[]);
-        }
+        let length = match self.rules.lengths {
+            Lengths::WithSpace if grows && is_new => Some(self.grow(entry, node, end, &inherent)),
+            Lengths::Apart | Lengths::WithSpace if grows => {
+                let call = Call::SetSize { node, size: end };
+                Some(self.call(entry, Change::Call(call), &[node], &[]))
+            }
+            Lengths::Apart | Lengths::WithSpace | Lengths::WithData => None,
+        };
         let mut order = Vec::new();
         if self.rules.metadata == Metadata::OrderedWithData {
             order.extend(self.last_call);
-        } else if is_new && !apart {
+        } else if is_new && length.is_none() {
             order.extend(self.last_growth.get(&node));
         }
-        let change = match apart {
-            true => Change::Store { node, off, data },
-            false => Change::Data { node, off, data },
+        let change = match length {
+            Some(_) => Change::Store { node, off, data },
+            None => Change::Data { node, off, data },
         };
         let number = self.push(Effect {
             entry,
@@ -330,12 +385,33 @@ impl Split {
             allocates: is_new,
         });
         self.on_page.insert((node, page), number);
-        if is_new {
-            self.last_growth.insert(node, number);
-            self.growth.entry(node).or_default().push(number);
+        if is_new && length.is_none() {
+            self.takes_space(node, number);
         }
         if self.rules.metadata == Metadata::OrderedWithData {
             self.last_call = Some(number);
         }
+    }
+
+    /// The new length of a file whose data take space in write-back. Calls after it do not wait for
+    /// it, but it waits for those before.
+    fn grow(&mut self, entry: usize, node: Node, size: u64, inherent: &[usize]) -> usize {
+        let growth = self.last_growth.get(&node).into_iter();
+        let order = growth.chain(&self.last_call).copied().collect();
+        let number = self.push(Effect {
+            entry,
+            change: Change::Grow { node, size },
+            inherent: inherent.to_vec(),
+            order,
+            touches: vec![node],
+            allocates: true,
+        });
+        self.takes_space(node, number);
+        number
+    }
+
+    fn takes_space(&mut self, node: Node, number: usize) {
+        self.last_growth.insert(node, number);
+        self.growth.entry(node).or_default().push(number);
     }
 }

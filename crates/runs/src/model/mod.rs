@@ -8,9 +8,9 @@
 //! | model | order of names and attributes | data | `fsync` forces |
 //! |---|---|---|---|
 //! | `posix` | none but that of one name | pages in any order, length apart | contents of the file, not its name |
-//! | `ext4-ordered` | as called | a page at a time, later; new pages of a file in order | the file, and all names and attributes so far |
+//! | `ext4-ordered` | as called | a page at a time, later; space and length of new pages before their data, in order | the file, and all names and attributes so far |
 //! | `ext4-journal` | as called | as called, a page at a time | everything before |
-//! | `xfs` | as called | as `ext4-ordered`, with the length always after the data | as `ext4-ordered` |
+//! | `xfs` | as called | a page at a time, later; new pages in order, each with its length | as `ext4-ordered` |
 //! | `btrfs` | as called, but for what `fsync` has logged | a page at a time, old or new | the file, its names and their directories |
 //! | `at-return` | as called | whole calls | (each call is durable when it returns) |
 //!
@@ -19,10 +19,15 @@
 //!   abstract persistence models.
 //! - ext4: its documentation in the kernel tree (`data=`, `auto_da_alloc`), `ext4_da_write_end` for
 //!   lengths that precede data within a page, `ext4_sync_file` for the transaction that `fsync`
-//!   commits.
+//!   commits. New space is unwritten until its data are there (`dioread_nolock`, the default since
+//!   Linux 5.6): `mpage_map_and_submit_extent` sets the length when space is taken, and no
+//!   transaction waits for the data (`ext4_map_blocks`). So a file that has replaced another one
+//!   without `fsync` can be all zeros.
 //! - xfs: *XFS Algorithms & Data Structures*, chapter on delayed logging; lengths change when the
 //!   writes are complete (`xfs_end_ioend`).
 //! - btrfs: its documentation, *Log tree*; ordered extents for data.
+//! - A cut within a page: the page cache zeroes the rest of the page, and writes the page in place
+//!   (`block_truncate_page`, `iomap_truncate_page`).
 //! - `at-return`: the guarantees of BPFS, which the explorer of engines tests.
 
 mod effects;
@@ -159,7 +164,8 @@ impl<'a> Modelled<'a> {
     }
 
     /// The moments that are explored: right before each request of durability returns, after each
-    /// output, and the end. All states of other moments are among those of these.
+    /// output, and the end. All states of other moments are among those of these; the effects that a
+    /// request forces are there together, or not, before it returns.
     pub fn moments(&self) -> Vec<usize> {
         let entries = &self.run.entries;
         let first = self.run.header.setup;

@@ -19,8 +19,8 @@ pub enum Metadata {
 pub enum Lengths {
     /// Independent of the data.
     Apart,
-    /// Before the data if these are in a page that has space already.
-    ApartWithinPage,
+    /// When space is taken, which is before the data are written; at once in a page that has space.
+    WithSpace,
     /// With the data.
     WithData,
 }
@@ -47,8 +47,8 @@ pub struct Rules {
     pub lengths: Lengths,
     /// The effects that `fsync` forces.
     pub fsync: Fsync,
-    /// Whether a file that replaces another one, by name or after a cut, is written before
-    /// (`auto_da_alloc` of ext4).
+    /// Whether a file that replaces another one, by name or after a cut, takes its space before
+    /// (`auto_da_alloc` of ext4). Its write-back begins, but nothing waits for its end.
     pub flushes_replaced: bool,
 }
 
@@ -61,7 +61,7 @@ impl Rules {
     };
     pub(super) const EXT4_ORDERED: Self = Self {
         metadata: Metadata::Ordered,
-        lengths: Lengths::ApartWithinPage,
+        lengths: Lengths::WithSpace,
         fsync: Fsync::Journal,
         flushes_replaced: true,
     };
@@ -169,7 +169,10 @@ impl Forced<'_, '_> {
     /// Whether an effect belongs to the inode itself, not to one of its names.
     fn is_of_inode(&self, n: usize, data_only: bool) -> bool {
         match &self.modelled.effects[n].change {
-            Change::Data { .. } | Change::Store { .. } => true,
+            Change::Data { .. }
+            | Change::Store { .. }
+            | Change::Grow { .. }
+            | Change::Clear { .. } => true,
             Change::Call(call) => match call {
                 Call::Write { .. } | Call::SetSize { .. } | Call::Zero { .. } => true,
                 Call::SetAttr { .. } | Call::SetXattr { .. } => !data_only,

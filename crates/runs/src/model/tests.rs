@@ -3,7 +3,7 @@ use crate::{Bytes, Entry, Header, Kind, Place, Source};
 use std::collections::BTreeSet;
 
 /// A run of calls in a notation of one line each: `create f`, `write f TEXT`, `at f OFFSET TEXT`,
-/// `fsync f`, `rename f g`, `link f g`, `unlink f`, `mkdir d`, `cut f`, `close f`, `say TEXT`.
+/// `fsync f`, `rename f g`, `link f g`, `unlink f`, `mkdir d`, `cut f`, `cut f SIZE`, `close f`, `say TEXT`.
 /// All names are in the root. `=` ends the setup.
 struct Script {
     run: Run,
@@ -67,6 +67,10 @@ impl Script {
             ["cut", name] => Call::SetSize {
                 node: self.node(name),
                 size: 0,
+            },
+            ["cut", name, size] => Call::SetSize {
+                node: self.node(name),
+                size: size.parse().unwrap(),
             },
             ["close", name] => Call::Close {
                 node: self.node(name),
@@ -141,7 +145,9 @@ fn a_name_can_precede_the_data() {
     let before_data = [&new[..], &zero].concat();
     assert_eq!(states(REPLACE, Model::Ext4Journal), set(&new));
     assert_eq!(states(REPLACE, Model::AtReturn), set(&new));
-    assert_eq!(states(REPLACE, Model::Ext4Ordered), set(&new));
+    // It has space for the new contents, but not the contents.
+    let with_space = [&new[..], &torn].concat();
+    assert_eq!(states(REPLACE, Model::Ext4Ordered), set(&with_space));
     assert_eq!(states(REPLACE, Model::Xfs), set(&before_data));
     assert_eq!(states(REPLACE, Model::Btrfs), set(&before_data));
     assert_eq!(
@@ -206,7 +212,10 @@ fn fsync_of_one_file_keeps_others_only_in_a_journal() {
             .map(|(_, present)| text(&modelled.tree(&present)));
         trees.collect::<BTreeSet<_>>()
     };
-    assert_eq!(newest(Model::Ext4Ordered), set(&["a= b=2", "a=1 b=2"]));
+    assert_eq!(
+        newest(Model::Ext4Ordered),
+        set(&["a= b=2", "a=1 b=2", "a=_ b=2"])
+    );
     assert_eq!(newest(Model::Ext4Journal), set(&["a=1 b=2"]));
     assert_eq!(newest(Model::Xfs), set(&["a= b=2", "a=1 b=2"]));
     assert_eq!(newest(Model::Btrfs), set(&["a= b=2", "a=1 b=2", "b=2"]));
@@ -247,6 +256,18 @@ fn an_append_within_a_page_can_leave_zeros_on_ext4() {
         set(&["f=a", "f=a_", "f=ab"])
     );
     assert_eq!(states(script, Model::Xfs), set(&["f=a", "f=ab"]));
+}
+
+#[test]
+fn a_page_that_was_cut_can_be_written_before_its_new_length() {
+    let script = "create f\nwrite f abcd\n=\ncut f 2\nat f 0 A\n";
+    let found = states(script, Model::Ext4Ordered);
+    let expected = ["f=abcd", "f=ab__", "f=Ab__", "f=ab", "f=Ab"];
+    assert_eq!(found, set(&expected));
+    assert_eq!(
+        states(script, Model::Ext4Journal),
+        set(&["f=abcd", "f=ab", "f=Ab"])
+    );
 }
 
 #[test]
