@@ -68,7 +68,7 @@ fn explored(server: String) -> Report {
         order: false,
         scratch: std::env::temp_dir(),
     };
-    let subjects = [Model::Ext4Journal, Model::Xfs, Model::Bpfs].map(Subject::Model);
+    let subjects = [Model::Ext4Journal, Model::Xfs, Model::AtReturn].map(Subject::Model);
     let report = Explorer::new(&run, &options).explore(&subjects, &|_, _| {});
     report.unwrap()
 }
