@@ -15,10 +15,12 @@
 //! nanoseconds.
 
 pub mod generate;
+mod groups;
 mod run;
 mod shrink;
 mod text;
 
+pub use groups::Order;
 pub use run::{LOG_MAGIC, State, fill, run, run_op};
 pub use shrink::shrink;
 pub use text::{GRAMMAR, ParseError};
@@ -143,8 +145,33 @@ pub enum Op {
         path: String,
     },
     Sync,
-    /// Later calls of the script become durable after the earlier ones.
+    /// Later changes of each engaged group wait for its earlier ones. A script without groups is
+    /// one group.
     Barrier,
+    /// Makes a group.
+    Group {
+        name: String,
+    },
+    /// Later changes of a group wait for the present ones of another, which is sealed.
+    Depend {
+        later: String,
+        earlier: String,
+    },
+    /// The changes of the script belong to the group from now on.
+    Engage {
+        name: String,
+    },
+    Disengage {
+        name: String,
+    },
+    /// Makes the changes of a group durable, and those for which they wait.
+    SyncGroup {
+        name: String,
+    },
+    /// Ends a group. The order of its changes stays.
+    CloseGroup {
+        name: String,
+    },
     /// Makes a file without a name and opens it under a handle.
     Tmpfile {
         handle: u32,
@@ -189,6 +216,12 @@ impl Op {
                 data_only: false,
             }),
             Self::Barrier
+            | Self::Group { .. }
+            | Self::Depend { .. }
+            | Self::Engage { .. }
+            | Self::Disengage { .. }
+            | Self::SyncGroup { .. }
+            | Self::CloseGroup { .. }
             | Self::Create { .. }
             | Self::Mkdir { .. }
             | Self::Mknod { .. }
@@ -210,6 +243,19 @@ impl Op {
             | Self::Open { .. }
             | Self::Close { .. } => None,
         }
+    }
+
+    /// Whether it is a call on a group.
+    pub fn is_of_groups(&self) -> bool {
+        matches!(
+            self,
+            Self::Group { .. }
+                | Self::Depend { .. }
+                | Self::Engage { .. }
+                | Self::Disengage { .. }
+                | Self::SyncGroup { .. }
+                | Self::CloseGroup { .. }
+        )
     }
 
     /// The same operation with another pattern of data, if it has data.

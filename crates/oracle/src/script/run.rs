@@ -1,18 +1,22 @@
 //! Runs scripts.
 
+use super::groups::Table;
 use super::{Op, Script};
 use std::collections::BTreeMap;
 use vfs::{
     Attr, Ctx, Errno, FileSystem, FileType, Ino, Name, NewNode, OpenFlags, Removal, RenameFlags,
-    Result, SetAttr, SetId, SetTime,
+    Result, SetAttr, SetId, SetTime, Sets,
 };
 
-/// The state of a running script: its caller, and its open handles.
+/// The state of a running script: its caller, its open handles, and its groups.
 #[derive(Debug, Clone)]
 pub struct State {
     /// The caller.
     pub cx: Ctx,
     handles: BTreeMap<u32, Ino>,
+    groups: Table,
+    /// The sets of the groups, where the file system has them.
+    sets: BTreeMap<String, SetId>,
 }
 
 impl Default for State {
@@ -28,6 +32,8 @@ impl State {
         Self {
             cx,
             handles: BTreeMap::new(),
+            groups: Table::default(),
+            sets: BTreeMap::new(),
         }
     }
 
@@ -74,6 +80,29 @@ impl State {
         let attr = fs.tmpfile(&self.cx, dir.attr.ino, mode)?;
         let file = Held { fs, attr, refs: 1 };
         self.open(fs, handle, &file.attr)
+    }
+
+    /// Runs a call on a group. Without an order between sets each call is in order anyway, or the
+    /// file system keeps none.
+    fn on_group(&mut self, fs: &dyn FileSystem, op: &Op) -> Result<()> {
+        self.groups.apply(op)?;
+        let Some(order) = fs.change_order() else {
+            return Ok(());
+        };
+        let set = |name: &String| self.sets.get(name).copied().ok_or(Errno::BADF);
+        match op {
+            Op::Group { name } => drop(self.sets.insert(name.clone(), order.create())),
+            Op::Depend { later, earlier } => order.depend(set(later)?, set(earlier)?),
+            Op::SyncGroup { name } => order.sync(set(name)?)?,
+            Op::CloseGroup { name } => {
+                order.remove(set(name)?);
+                self.sets.remove(name);
+            }
+            _ => {}
+        }
+        let engaged = self.groups.engaged();
+        self.cx.sets = Sets::new(engaged.filter_map(|name| self.sets.get(name).copied()));
+        Ok(())
     }
 
     fn close(&mut self, fs: &dyn FileSystem, handle: u32) -> Result<()> {
@@ -128,8 +157,13 @@ pub fn run(fs: &dyn FileSystem, state: &mut State, script: &Script) -> Vec<Resul
 ///
 /// # Errors
 /// The errors of the calls. Also `EBADF` for a handle that is not open, `EBUSY` for one that is
-/// open already, and `EINVAL` for a path that names nothing.
+/// open already, and `EINVAL` for a path that names nothing. Calls on groups have the errors of
+/// patchgroups: `EINVAL` for a sealed group, `EBUSY` for one that is engaged or was engaged, and
+/// `EBADF` for a name without a group.
 pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
+    if op.is_of_groups() {
+        return state.on_group(fs, op);
+    }
     let paths = Paths { fs, state };
     let cx = &state.cx;
     let unset = SetAttr::default();
@@ -190,6 +224,13 @@ pub fn run_op(fs: &dyn FileSystem, state: &mut State, op: &Op) -> Result<()> {
             state.open(fs, *handle, &file.attr)
         }
         Op::Close { handle } => state.close(fs, *handle),
+        // `is_of_groups`
+        Op::Group { .. }
+        | Op::Depend { .. }
+        | Op::Engage { .. }
+        | Op::Disengage { .. }
+        | Op::SyncGroup { .. }
+        | Op::CloseGroup { .. } => Ok(()),
     }
 }
 

@@ -29,6 +29,12 @@ fdatasync PATH
 fsyncdir PATH
 sync
 barrier
+group NAME
+depend LATER-NAME EARLIER-NAME
+engage NAME
+disengage NAME
+pgsync NAME
+pgclose NAME
 open HANDLE PATH
 tmpfile HANDLE DIRECTORY MODE
 close HANDLE
@@ -181,6 +187,22 @@ impl Display for Op {
             Self::Tmpfile { handle, dir, mode } => write!(f, "tmpfile {handle} {dir} {mode:o}"),
             Self::Open { handle, path } => write!(f, "open {handle} {path}"),
             Self::Close { handle } => write!(f, "close {handle}"),
+            _ => self.fmt_on_group(f),
+        }
+    }
+}
+
+impl Op {
+    /// Prints a call on a group.
+    fn fmt_on_group(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group { name } => write!(f, "group {name}"),
+            Self::Depend { later, earlier } => write!(f, "depend {later} {earlier}"),
+            Self::Engage { name } => write!(f, "engage {name}"),
+            Self::Disengage { name } => write!(f, "disengage {name}"),
+            Self::SyncGroup { name } => write!(f, "pgsync {name}"),
+            Self::CloseGroup { name } => write!(f, "pgclose {name}"),
+            _ => Err(fmt::Error), // `Display` prints the others
         }
     }
 }
@@ -314,8 +336,26 @@ impl<'a> Words<'a> {
             },
             "sync" => Op::Sync,
             "barrier" => Op::Barrier,
-            call => self.op_on_inode(call)?,
+            call => match self.op_on_group(call)? {
+                Some(op) => op,
+                None => self.op_on_inode(call)?,
+            },
         })
+    }
+
+    fn op_on_group(&mut self, call: &str) -> Result<Option<Op>, String> {
+        Ok(Some(match call {
+            "group" => Op::Group { name: self.text()? },
+            "depend" => Op::Depend {
+                later: self.text()?,
+                earlier: self.text()?,
+            },
+            "engage" => Op::Engage { name: self.text()? },
+            "disengage" => Op::Disengage { name: self.text()? },
+            "pgsync" => Op::SyncGroup { name: self.text()? },
+            "pgclose" => Op::CloseGroup { name: self.text()? },
+            _ => return Ok(None),
+        }))
     }
 
     fn op_on_inode(&mut self, call: &str) -> Result<Op, String> {
