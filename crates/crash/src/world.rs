@@ -54,15 +54,31 @@ impl World {
     /// # Errors
     /// It cannot be read, or contradicts itself.
     pub(crate) fn read(fs: &dyn FileSystem) -> Result<Self, String> {
+        let mut unreadable = Vec::new();
+        let world = Self::read_rest(fs, &mut unreadable)?;
+        unreadable.into_iter().next().map_or(Ok(world), Err)
+    }
+
+    /// Reads the part of a file system that can be read. Adds the errors of the other parts to
+    /// `unreadable`.
+    ///
+    /// # Errors
+    /// The root directory cannot be read.
+    pub(crate) fn read_rest(
+        fs: &dyn FileSystem,
+        unreadable: &mut Vec<String>,
+    ) -> Result<Self, String> {
         let mut world = Self::default();
         let root = fs.getattr(&Ctx::root(), Ino::ROOT);
         let root = root.map_err(|e| format!("the root directory: {e}"))?;
         world.nodes.insert(Ino::ROOT, inode(fs, root)?);
         let mut left = vec![Ino::ROOT];
         while let Some(dir) = left.pop() {
-            let names = world.directory(fs, dir, &mut left);
-            let names = names.map_err(|e| format!("directory {dir}: {e}"))?;
-            world.names.insert(dir, names);
+            let names = world.directory(fs, dir, (&mut left, unreadable));
+            match names {
+                Ok(names) => drop(world.names.insert(dir, names)),
+                Err(e) => unreadable.push(format!("directory {dir}: {e}")),
+            }
         }
         Ok(world)
     }
@@ -71,7 +87,7 @@ impl World {
         &mut self,
         fs: &dyn FileSystem,
         dir: Ino,
-        left: &mut Vec<Ino>,
+        (left, unreadable): (&mut Vec<Ino>, &mut Vec<String>),
     ) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
         let cx = Ctx::root();
         let mut names = BTreeMap::new();
@@ -90,31 +106,42 @@ impl World {
         if twice {
             return Err("a name is listed twice".to_string());
         }
-        for (name, (ino, kind)) in &names {
-            let at = name.escape_ascii();
-            let attr = fs.lookup(&cx, dir, name);
-            let attr = attr.map_err(|e| format!("lookup of {at}: {e}"))?;
-            let node = (!self.nodes.contains_key(ino)).then(|| inode(fs, attr));
-            fs.forget(attr.ino, 1);
-            if attr.ino != *ino || attr.kind != *kind {
-                return Err(format!("{at} is listed as another inode than it is"));
-            }
-            if attr.nlink == 0 {
-                return Err(format!("{at} is a name of inode {ino}, which has no links"));
-            }
-            if let Some(node) = node {
-                if node
-                    .as_ref()
-                    .is_ok_and(|n| n.attr.kind == FileType::Directory)
-                {
-                    left.push(*ino);
-                }
-                self.nodes
-                    .insert(*ino, node.map_err(|e| format!("{at}: {e}"))?);
+        for (name, entry) in &names {
+            match self.entry(fs, (dir, name), *entry) {
+                Ok(true) => left.push(entry.0),
+                Ok(false) => {}
+                Err(e) => unreadable.push(format!("directory {dir}: {e}")),
             }
         }
         let names = names.into_iter().map(|(name, (ino, _))| (name, ino));
         Ok(names.collect())
+    }
+
+    /// Reads the inode of a name. Returns whether it is a directory that was not read before.
+    fn entry(
+        &mut self,
+        fs: &dyn FileSystem,
+        (dir, name): (Ino, &[u8]),
+        (ino, kind): (Ino, FileType),
+    ) -> Result<bool, String> {
+        let at = name.escape_ascii();
+        let attr = fs.lookup(&Ctx::root(), dir, name);
+        let attr = attr.map_err(|e| format!("lookup of {at}: {e}"))?;
+        let node = (!self.nodes.contains_key(&ino)).then(|| inode(fs, attr));
+        fs.forget(attr.ino, 1);
+        if attr.ino != ino || attr.kind != kind {
+            return Err(format!("{at} is listed as another inode than it is"));
+        }
+        if attr.nlink == 0 {
+            return Err(format!("{at} is a name of inode {ino}, which has no links"));
+        }
+        let Some(node) = node else {
+            return Ok(false);
+        };
+        let node = node.map_err(|e| format!("{at}: {e}"))?;
+        let is_directory = node.attr.kind == FileType::Directory;
+        self.nodes.insert(ino, node);
+        Ok(is_directory)
     }
 
     /// Number of names of each inode, with `.` and `..`.

@@ -11,12 +11,16 @@
 //! [`Durability`] bounds the age of that state: no older than the last call that returned, or no
 //! older than the last sync.
 //!
-//! Barriers divide a script into epochs. The state is one that the table allows after a crash
+//! Groups of changes have an order besides ([`order`]). Barriers in a script without groups divide
+//! it into epochs. The state is one that the table allows after a crash
 //! inside one epoch, with all calls of earlier epochs durable and no call of later ones.
 
 mod journal;
+mod order;
 mod prefix;
 mod soft;
+
+pub(crate) use order::Ordered;
 
 use crate::choice::mix;
 use crate::handles::FileId;
@@ -36,6 +40,8 @@ pub(crate) struct Promise {
     pub at_return: bool,
     /// Whether the times of a file change together with all else.
     pub times_atomic: bool,
+    /// Whether nothing is promised but the order that a program requests.
+    pub only_order: bool,
 }
 
 /// The kind of recovered state that is allowed.
@@ -74,6 +80,7 @@ impl Promise {
             kind,
             at_return: g.durable == Durability::AtReturn,
             times_atomic: g.times_atomic,
+            only_order: g.durable == Durability::None,
         }
     }
 
@@ -161,6 +168,8 @@ pub(crate) struct Floors {
     pub files: BTreeMap<FileId, usize>,
     /// The times of single files.
     pub times: BTreeMap<FileId, usize>,
+    /// The operations that syncs of groups have made durable.
+    pub ops: BTreeSet<usize>,
 }
 
 /// The states that a crash at some moment may leave.
@@ -176,6 +185,8 @@ pub(crate) struct Window<'a> {
     pub written: &'a BTreeSet<usize>,
     /// The states after barriers, oldest first.
     pub barriers: &'a [usize],
+    /// The order of groups or barriers, if the script has any.
+    pub ordered: Option<&'a Ordered>,
     /// Time of the last call.
     pub now: Timestamp,
 }
@@ -187,6 +198,12 @@ impl Window<'_> {
     /// # Errors
     /// The state is not allowed.
     pub(crate) fn judge(&self, fs: &dyn FileSystem) -> Result<Option<Snapshot>, String> {
+        if let Some(ordered) = self.ordered {
+            ordered.judge(self, fs)?;
+        }
+        if self.is_only_order() {
+            return Ok(None);
+        }
         let mut judged = None;
         for (floors, newest) in self.epochs() {
             let epoch = Window {
@@ -201,6 +218,11 @@ impl Window<'_> {
             judged = Some(result);
         }
         judged.expect("the newest state covers all synced files")
+    }
+
+    /// Whether the order of groups is all that is demanded.
+    pub(crate) fn is_only_order(&self) -> bool {
+        self.promise.only_order && self.ordered.is_some()
     }
 
     /// The calls between two barriers become durable in any order, after all calls before them.
@@ -232,6 +254,7 @@ impl Window<'_> {
                 },
                 files: within(&self.floors.files),
                 times: within(&self.floors.times),
+                ops: BTreeSet::new(), // judged before
             };
             (floors, end)
         })
@@ -278,13 +301,16 @@ impl Window<'_> {
             let states = self.past[self.floors.all..=self.newest].iter();
             return states.fold(0, |h, past| mix(h, past.expected.hash));
         }
-        let Floors { files, times, .. } = self.floors;
+        let Floors {
+            files, times, ops, ..
+        } = self.floors;
+        let synced = ops.iter().fold(0, |h, op| mix(h, *op as u64));
         let files = files
             .iter()
             .chain(times)
             .fold(0, |h, (file, floor)| mix(h, mix(file.0.0, *floor as u64)));
         let all = mix(self.floors.all as u64, self.floors.data as u64);
-        mix(mix(all, self.newest as u64), files)
+        mix(mix(mix(all, self.newest as u64), files), synced)
     }
 }
 

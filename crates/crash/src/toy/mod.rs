@@ -4,9 +4,12 @@
 //!
 //! [`memory`] and [`blocks`] each put it on one medium, with bugs in the use of that medium.
 //! [`slots`] puts it on both with any promise, and with bugs that break that promise.
+//! [`grouped`] promises the order of groups alone.
 
 mod block_tests;
 pub(crate) mod blocks;
+mod grouped;
+mod grouped_tests;
 pub(crate) mod memory;
 mod memory_tests;
 mod slots;
@@ -154,6 +157,14 @@ pub(crate) trait CallLog: Send + Sync {
     fn has_room(&self, bytes: u64) -> bool;
     /// Adds a record.
     fn append(&self, record: &Record) -> Result<()>;
+    /// Adds a record whose call joins these sets.
+    fn append_in(&self, _: &Sets, record: &Record) -> Result<()> {
+        self.append(record)
+    }
+    /// Its order between sets.
+    fn change_order(&self) -> Option<&dyn ChangeOrder> {
+        None
+    }
     /// Makes all records durable.
     fn sync(&self) -> Result<()>;
 }
@@ -261,7 +272,13 @@ impl ToyFs {
     }
 
     /// Carries out a call and logs it.
-    fn change(&self, kind: u64, a: u64, b: u64, bytes: &[u8]) -> Result<Option<Attr>> {
+    fn change(
+        &self,
+        cx: &Ctx,
+        kind: u64,
+        (a, b): (u64, u64),
+        bytes: &[u8],
+    ) -> Result<Option<Attr>> {
         let _log = self.lock.lock();
         // One reading of the clock for the model and the record.
         self.clock.then.store(self.clock.outer.now().0, Relaxed);
@@ -280,10 +297,11 @@ impl ToyFs {
         let splits = self.bug == ToyBug::TornWrite || self.log.splits();
         if splits && kind == 6 && bytes.len() > 1 {
             let (first, second) = bytes.split_at(bytes.len() / 2);
-            self.log.append(&record(b, first))?;
-            self.log.append(&record(b + first.len() as u64, second))?;
+            self.log.append_in(&cx.sets, &record(b, first))?;
+            self.log
+                .append_in(&cx.sets, &record(b + first.len() as u64, second))?;
         } else {
-            self.log.append(&record(b, bytes))?;
+            self.log.append_in(&cx.sets, &record(b, bytes))?;
         }
         Ok(made)
     }
@@ -306,6 +324,9 @@ impl FileSystem for ToyFs {
     fn guarantees(&self) -> Guarantees {
         self.log.guarantees()
     }
+    fn change_order(&self) -> Option<&dyn ChangeOrder> {
+        self.log.change_order()
+    }
     fn audit(&self) -> Vec<Finding> {
         self.model.audit()
     }
@@ -324,7 +345,7 @@ impl FileSystem for ToyFs {
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         match set.size {
             Some(size) if (SetAttr { size: None, ..*set }) == SetAttr::default() => {
-                self.change(7, ino.0, size, b"")?;
+                self.change(cx, 7, (ino.0, size), b"")?;
                 self.getattr(cx, ino)
             }
             _ => Err(Errno::NOSYS),
@@ -350,7 +371,7 @@ impl FileSystem for ToyFs {
             |e: &DirEntry<'_>, a: Option<&Attr>| sink(e, a.map(|a| self.seen(*a)).as_ref());
         self.model.readdirplus(cx, dir, after, &mut seen)
     }
-    fn make(&self, _: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
         let kind = match new.kind() {
             FileType::Regular => 1,
             FileType::Directory => 2,
@@ -360,28 +381,28 @@ impl FileSystem for ToyFs {
             | FileType::CharDevice
             | FileType::BlockDevice => return Err(Errno::NOSYS),
         };
-        let made = self.change(kind, at.dir.0, new.mode().into(), at.name)?;
+        let made = self.change(cx, kind, (at.dir.0, new.mode().into()), at.name)?;
         made.ok_or(Errno::IO)
     }
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
         self.model.readlink(cx, ino)
     }
-    fn link(&self, _: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.change(3, ino.0, dir.0, name)?.ok_or(Errno::IO)
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.change(cx, 3, (ino.0, dir.0), name)?.ok_or(Errno::IO)
     }
-    fn remove(&self, _: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
         let kind = match which {
             Removal::Unlink => 4,
             Removal::Rmdir => 5,
         };
-        self.change(kind, at.dir.0, 0, at.name).map(drop)
+        self.change(cx, kind, (at.dir.0, 0), at.name).map(drop)
     }
-    fn rename(&self, _: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
         if !flags.is_empty() {
             return Err(Errno::NOSYS);
         }
         let names = [from.name, to.name].join(&0);
-        self.change(8, from.dir.0, to.dir.0, &names).map(drop)
+        self.change(cx, 8, (from.dir.0, to.dir.0), &names).map(drop)
     }
     fn tmpfile(&self, _: &Ctx, _: Ino, _: u32) -> Result<Attr> {
         Err(Errno::NOSYS)
@@ -392,8 +413,8 @@ impl FileSystem for ToyFs {
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
         self.model.read(cx, ino, off, buf)
     }
-    fn write(&self, _: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
-        self.change(6, ino.0, off, data).map(|_| data.len())
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        self.change(cx, 6, (ino.0, off), data).map(|_| data.len())
     }
     fn fallocate(&self, _: &Ctx, _: Ino, _: Fallocate, _: u64, _: u64) -> Result<()> {
         Err(Errno::NOSYS)

@@ -19,10 +19,10 @@ use vfs::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-const SLOT: usize = 1024;
-const SLOTS: usize = 96;
+pub(super) const SLOT: usize = 1024;
+pub(super) const SLOTS: usize = 96;
 /// Most records.
-const RECORDS: usize = (SLOTS - 1) / 2;
+pub(super) const RECORDS: usize = (SLOTS - 1) / 2;
 /// Byte of another file's data, in slots that were not written yet.
 const POISON: u8 = 0xee;
 /// The kind of a record of a write call.
@@ -223,7 +223,7 @@ impl BlockSystem<dyn BlockDevice> for SlotToy {
 }
 
 /// Slots on either medium.
-trait Slots: Send + Sync {
+pub(super) trait Slots: Send + Sync {
     fn read(&self, slot: usize) -> Result<Vec<u8>, String>;
     /// Begins a write. Parts of it may become durable before others.
     fn write(&self, slot: usize, bytes: &[u8]) -> Result<(), String>;
@@ -231,7 +231,7 @@ trait Slots: Send + Sync {
     fn barrier(&self) -> Result<(), String>;
 }
 
-struct OnMemory<P>(P);
+pub(super) struct OnMemory<P>(pub(super) P);
 
 impl<P: Deref<Target = dyn Pmem> + Send + Sync> Slots for OnMemory<P> {
     fn read(&self, slot: usize) -> Result<Vec<u8>, String> {
@@ -254,7 +254,7 @@ impl<P: Deref<Target = dyn Pmem> + Send + Sync> Slots for OnMemory<P> {
     }
 }
 
-struct OnBlocks<D>(D);
+pub(super) struct OnBlocks<D>(pub(super) D);
 
 impl<D: Deref<Target = dyn BlockDevice> + Send + Sync> Slots for OnBlocks<D> {
     fn read(&self, slot: usize) -> Result<Vec<u8>, String> {
@@ -284,7 +284,7 @@ impl<D: Deref<Target = dyn BlockDevice> + Send + Sync> Slots for OnBlocks<D> {
 }
 
 /// Record `n`, if it is whole.
-fn read_record(slots: &dyn Slots, n: usize) -> Result<Option<Record>, String> {
+pub(super) fn read_record(slots: &dyn Slots, n: usize) -> Result<Option<Record>, String> {
     let bytes = slots.read(1 + 2 * n)?;
     let word = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes);
     let (sum, len) = (word(0), word(8));
@@ -296,6 +296,15 @@ fn read_record(slots: &dyn Slots, n: usize) -> Result<Option<Record>, String> {
         return Ok(None);
     }
     Ok(Record::decode(record)?.pop())
+}
+
+/// Begins the write of record `n`.
+pub(super) fn write_record(slots: &dyn Slots, n: usize, record: &Record) -> Result<(), String> {
+    let record = record.encode();
+    let mut bytes = xxh3_64(&record).to_le_bytes().to_vec();
+    bytes.extend((record.len() as u64).to_le_bytes());
+    bytes.extend(record);
+    slots.write(1 + 2 * n, &bytes)
 }
 
 #[derive(Default)]
@@ -377,11 +386,7 @@ impl SlotLog {
         if self.is_apart() && record.kind == WRITE {
             record.bytes = (record.bytes.len() as u16).to_be_bytes().to_vec();
         }
-        let record = record.encode();
-        let mut bytes = xxh3_64(&record).to_le_bytes().to_vec();
-        bytes.extend((record.len() as u64).to_le_bytes());
-        bytes.extend(record);
-        self.slots.write(1 + 2 * n, &bytes)
+        write_record(&*self.slots, n, &record)
     }
 
     fn write_some(&self) -> Result<usize, String> {

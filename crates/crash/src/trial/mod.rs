@@ -9,7 +9,7 @@ use crate::handles::Handles;
 use crate::id::Spot;
 use crate::media::{Medium, Replay, crash_between};
 use crate::past::Past;
-use crate::promise::{Floors, Promise, Window};
+use crate::promise::{Floors, Ordered, Promise, Window};
 use crate::sabotage::{Sabotage, hit};
 use crate::setting::Setting;
 use crate::system::Failure;
@@ -75,6 +75,8 @@ pub(crate) struct Run<'a, M: Medium> {
     written: BTreeSet<usize>,
     /// The states after barriers, oldest first.
     barriers: Vec<usize>,
+    /// The order of groups or barriers, if the script has any.
+    ordered: Option<Ordered>,
     /// Operations that found no space.
     full: u64,
     /// The handles that callers had.
@@ -210,6 +212,7 @@ impl<M: Medium> Run<'_, M> {
             newest,
             written: &self.written,
             barriers: &self.barriers,
+            ordered: self.ordered.as_ref(),
             now,
         }
     }

@@ -9,13 +9,13 @@ use crate::life::SECOND_LIFE;
 use crate::media::Medium;
 use crate::panics::caught;
 use crate::past::{Expected, Known, Past, handles_of, same_without_links};
-use crate::promise::{Floors, Kind, Promise};
+use crate::promise::{Floors, Kind, Ordered, Promise};
 use crate::schedule::Schedule;
 use crate::setting::Setting;
 use crate::system::Failure;
 use crate::world::{World, model_of};
 use oracle::ModelFs;
-use oracle::script::{Op, Script, State, run_op};
+use oracle::script::{Op, Order, Script, State, run_op};
 use oracle::snapshot::Snapshot;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -152,6 +152,10 @@ struct Live<M: Medium> {
     model: ModelFs,
     on_model: State,
     drawn: Option<Drawn>,
+    /// Whether the script has groups or barriers.
+    is_ordered: bool,
+    /// Whether barriers concern the whole script.
+    has_epochs: bool,
 }
 
 impl<'a, M: Medium> Run<'a, M> {
@@ -191,6 +195,7 @@ impl<'a, M: Medium> Run<'a, M> {
             past: Vec::new(),
             written: BTreeSet::new(),
             barriers: Vec::new(),
+            ordered: None,
             full: 0,
             handles: Handles::default(),
         };
@@ -201,11 +206,15 @@ impl<'a, M: Medium> Run<'a, M> {
             model: start.model.fork(),
             on_model: State::default(),
             drawn: Drawn::of(schedule, script),
+            is_ordered: false,
+            has_epochs: false,
         };
         if start.recovered || !run.has_cache() {
             run.take_trace(&live);
             run.opened = run.trace.len();
         }
+        let order = Order::of(script);
+        live.is_ordered = order.is_some();
         run.remember(&live, start.opened_at)?;
         run.join_a_set(&mut live, script)?;
         let mut floors = Floors::default();
@@ -214,24 +223,31 @@ impl<'a, M: Medium> Run<'a, M> {
             start.clock.set(start.time_of(i));
             let before = floors.clone();
             run.call(&mut live, i, op, &mut floors)?;
+            if let Some(order) = &order {
+                floors.ops.extend(order.synced(i));
+            }
             run.close(&live, i + 1, before, floors.clone());
         }
         if schedule.is_some() {
             done.set(script.ops.len());
             run.finish(&mut live, floors)?;
         }
+        run.ordered = Ordered::new(script, order, &run.past);
         Ok(run)
     }
 
-    /// Has the calls of a script with barriers join one set.
-    fn join_a_set(&self, live: &mut Live<M>, script: &Script) -> Result<(), String> {
-        if !script.ops.contains(&Op::Barrier) {
+    /// Has the calls of a script with barriers and without groups join one set.
+    fn join_a_set(&mut self, live: &mut Live<M>, script: &Script) -> Result<(), String> {
+        if !live.is_ordered {
             return Ok(());
         }
+        let has_groups = script.ops.iter().any(Op::is_of_groups);
+        live.has_epochs = !has_groups;
         match live.still.fs.change_order() {
-            Some(order) => live.on_fs.cx.sets = Sets::new([order.create()]),
+            Some(order) if !has_groups => live.on_fs.cx.sets = Sets::new([order.create()]),
+            Some(_) => {}
             None if self.promise.is_atomic_at_return() => {}
-            None => return Err("barrier: this file system keeps no order".into()),
+            None => return Err("groups, barrier: this file system keeps no order".into()),
         }
         Ok(())
     }
@@ -271,7 +287,7 @@ impl<'a, M: Medium> Run<'a, M> {
         if writes || self.promise.at_return {
             self.written.insert(i + 1);
         }
-        if *op == Op::Barrier {
+        if *op == Op::Barrier && live.has_epochs {
             self.barriers.push(i + 1);
         }
         self.remember(live, self.start.time_of(i))?;
@@ -374,7 +390,7 @@ impl<'a, M: Medium> Run<'a, M> {
             at,
             ..Known::default()
         };
-        if self.promise.needs_inodes() {
+        if self.promise.needs_inodes() || live.is_ordered {
             known.world = World::read(fs)?;
         }
         for (handle, file) in expected.handles.iter().zip(&expected.inos) {

@@ -170,3 +170,20 @@ fn long_random_scripts_of_calls() {
         run(mode, &options);
     }
 }
+
+/// Groups and barriers do nothing, since each call is durable, in order, when it returns.
+#[test]
+fn groups_in_every_mode() {
+    for (mode, model) in Mode::ALL
+        .iter()
+        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
+    {
+        let options = Options {
+            ops: 0,
+            scripts: scripts::groups::GROUPS.map(String::from).to_vec(),
+            model,
+            ..Options::default()
+        };
+        run(mode, &options);
+    }
+}

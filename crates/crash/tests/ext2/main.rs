@@ -6,6 +6,7 @@ mod barriers;
 mod bounds;
 mod classes;
 mod full;
+mod groups;
 mod large;
 mod long;
 mod names;

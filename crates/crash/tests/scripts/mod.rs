@@ -1,5 +1,7 @@
 //! Scripts that every engine runs, whatever its medium and its promise.
 
+pub mod groups;
+
 use oracle::script::generate::{LONG_TARGET, Tree};
 use std::fmt::Write;
 
