@@ -1,6 +1,7 @@
 //! No order, as in file systems without soft updates or a journal (2.4.2), except for the order
 //! that programs request.
 
+use crate::seeded::{Bug, hit};
 use crate::{Before, Change, Content, Op, PatchId, Patched, Rule, Store, StoreError, StoreLayer};
 use medium::block::Lba;
 use parking_lot::Mutex;
@@ -29,7 +30,8 @@ impl<S: Store> Async<S> {
     /// The befores that this layer keeps.
     fn kept<'a>(&self, befores: &'a [Before]) -> &'a [Before] {
         let mut groups = self.groups.lock();
-        let named = befores.iter().filter(|b| b.rule == Rule::GroupAfterGroup);
+        let is_group = |b: &&Before| b.rule == Rule::GroupAfterGroup && !hit(Bug::GroupLostByAsync);
+        let named = befores.iter().filter(is_group);
         for group in named {
             if !groups.contains(&group.patch) {
                 groups.push(group.patch);

@@ -21,4 +21,14 @@ medium::seeded_bugs! {
     LoseEscape,
     /// A group waits for a part of the group before it.
     GroupReleasedEarly,
+    /// A group waits for nothing of an earlier group that is partly durable.
+    GroupPartlyDurable,
+    /// The sync of a group does not wait for the groups before it.
+    GroupSyncedAlone,
+    /// A journal drops the order of a group from data that are not logged.
+    GroupLostByData,
+    /// A transaction of a later group does not wait for data of an earlier one.
+    GroupBeforeData,
+    /// The mode without order drops that of groups, too.
+    GroupLostByAsync,
 }

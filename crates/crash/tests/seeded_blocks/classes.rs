@@ -112,6 +112,21 @@ pub fn barriers(bug: patch::seeded::Bug) {
     }
 }
 
+/// A script that shows that the order of groups is lost, and the modes in which it does.
+pub fn groups(bug: patch::seeded::Bug, script: &str, modes: &[Mode]) {
+    for mode in modes {
+        is_found_in_patch(bug, Ext2System::new(*mode), (Some(script), &options()));
+    }
+}
+
+/// The script of a group `b` after a group `a`, on two files.
+pub fn two_groups(first: &str, second: &str) -> String {
+    format!(
+        "create f 644\nwrite f 0 2000 1\ncreate g 644\nwrite g 0 2000 2\nsync\ngroup a\ngroup b\n\
+         engage a\n{first}disengage a\ndepend b a\nengage b\n{second}"
+    )
+}
+
 pub fn data_that_begin_as_a_block_of_the_log(bug: patch::seeded::Bug) {
     let system = Ext2System::new(Mode::Journal);
     let script = format!("create f 644\nwrite f 0 3000 {LOG_MAGIC}\n");

@@ -212,7 +212,42 @@ fn find_in_patch(bug: patch::seeded::Bug) {
         Bug::ForgetEmptied => return classes::blocks_whose_freeing_is_not_committed(bug),
         Bug::TailBeforeHome => return classes::a_log_that_wraps_around(bug),
         Bug::LoseEscape => return classes::data_that_begin_as_a_block_of_the_log(bug),
-        Bug::GroupReleasedEarly => return classes::barriers(bug),
+        Bug::GroupReleasedEarly => {
+            classes::barriers(bug);
+            let script = classes::two_groups("write f 0 2000 3\n", "write g 0 2000 4\n");
+            let modes = [Mode::Async, Mode::SoftUpdates, Mode::JournalOrdered];
+            return classes::groups(bug, &script, &modes);
+        }
+        Bug::GroupPartlyDurable => {
+            let first = "write g 0 1000 3\nfsync g\nwrite f 0 2000 3\n";
+            let script = classes::two_groups(first, "write g 1000 1000 4\n");
+            let modes = [Mode::Async, Mode::SoftUpdates, Mode::JournalMetadata];
+            return classes::groups(bug, &script, &modes);
+        }
+        Bug::GroupSyncedAlone => {
+            let script = classes::two_groups("create n 644\n", "pgsync b\ncreate m 644\n");
+            let modes = [
+                Mode::Async,
+                Mode::SoftUpdates,
+                Mode::JournalOrdered,
+                Mode::Journal,
+            ];
+            return classes::groups(bug, &script, &modes);
+        }
+        Bug::GroupLostByData => {
+            let script = classes::two_groups("write f 0 2000 3\n", "write g 0 2000 4\n");
+            let modes = [Mode::JournalMetadata, Mode::JournalOrdered];
+            return classes::groups(bug, &script, &modes);
+        }
+        Bug::GroupBeforeData => {
+            // The fsync commits the transaction and writes no data of `f`.
+            let script = classes::two_groups("write f 0 2000 3\n", "create n 644\nfsync n\n");
+            return classes::groups(bug, &script, &[Mode::JournalMetadata]);
+        }
+        Bug::GroupLostByAsync => {
+            let script = classes::two_groups("create n 644\nwrite n 0 2000 3\n", "unlink f\n");
+            return classes::groups(bug, &script, &[Mode::Async]);
+        }
     };
     is_found_in_patch(bug, Ext2System::new(mode), (None, &options()));
 }

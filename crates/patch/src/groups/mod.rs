@@ -113,6 +113,10 @@ impl<S: Store> Groups<S> {
         if hit(Bug::GroupReleasedEarly) {
             changes.clear();
         }
+        let is_partly_durable = || changes.iter().any(|patch| !self.below.is_pending(*patch));
+        if is_partly_durable() && hit(Bug::GroupPartlyDurable) {
+            changes.clear();
+        }
         let Some(set) = table.sets.get_mut(&after) else {
             return;
         };
@@ -185,7 +189,8 @@ impl<S: Store> Groups<S> {
 impl Set {
     /// All patches with its changes, and what they wait for.
     fn pending(&self) -> Vec<PatchId> {
-        let first = std::iter::once(self.first);
+        let is_dropped = self.first != PatchId::DURABLE && hit(Bug::GroupSyncedAlone);
+        let first = (!is_dropped).then_some(self.first).into_iter();
         first.chain(self.changes.iter().copied()).collect()
     }
 

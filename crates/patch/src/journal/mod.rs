@@ -407,7 +407,8 @@ impl Shared {
         (lba, content, change): (Lba, Content, Change<'_>),
         befores: &[Before],
     ) -> Result<Patched, StoreError> {
-        if befores.iter().any(|b| b.rule == Rule::GroupAfterGroup) {
+        let is_group = |before: &Before| before.rule == Rule::GroupAfterGroup;
+        if befores.iter().any(is_group) && !hit(Bug::GroupBeforeData) {
             self.order_data(state);
         }
         let running = &mut state.running;
@@ -447,6 +448,9 @@ impl Shared {
         let mut needed: Vec<Before> = Vec::new();
         let commit_of = |patch, rule| Before { patch, rule };
         for before in befores {
+            if before.rule == Rule::GroupAfterGroup && hit(Bug::GroupLostByData) {
+                continue;
+            }
             if state.direct.contains(&before.patch) || before.rule == Rule::GroupAfterGroup {
                 needed.push(*before);
             } else if self.home.is_pending(before.patch)
