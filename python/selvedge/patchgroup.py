@@ -140,6 +140,11 @@ class Patchgroup:
         """Whether `close` was called."""
         return self._descriptor < 0
 
+    @property
+    def number(self) -> int:
+        """The number of the group in its mount, as `selvedge pg list` shows it."""
+        return os.fstat(self.fileno()).st_ino & ~(1 << 62)
+
     def depend(self, before: Patchgroup) -> None:
         """Makes this group depend on the group `before`, and seals `before`.
 

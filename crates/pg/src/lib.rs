@@ -65,19 +65,19 @@ impl Group {
         // Without CLOEXEC: a program that this process starts shares its groups.
         let group = Self(open(dir.as_ref().join(name), OFlags::RDWR, Mode::empty())?);
         // Another file system may have a file of that name.
-        match group.id()? >> 62 {
+        match fstat(&group.0)?.st_ino >> 62 {
             1 => Ok(group),
             _ => Err(rustix::io::Errno::INVAL.into()),
         }
     }
 
-    /// The inode number of the group's descriptor, which identifies the group in the mount.
-    /// `selvedge pg list` shows it without bit 62.
+    /// The number of the group in its mount, as `selvedge pg list` shows it. The inode number of
+    /// the descriptor is this number with bit 62 set.
     ///
     /// # Errors
     /// `ENOTCONN` if the server of the mount has ended.
-    pub fn id(&self) -> io::Result<u64> {
-        Ok(fstat(&self.0)?.st_ino)
+    pub fn number(&self) -> io::Result<u64> {
+        Ok(fstat(&self.0)?.st_ino & !(1 << 62))
     }
 
     /// Makes this group wait for `before`, and seals `before`.

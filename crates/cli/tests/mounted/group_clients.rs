@@ -90,7 +90,7 @@ fn a_group_of_another_mount_is_refused() {
             on_ordered_mount(|other| {
                 let [first, second] = [(); 2].map(|()| Group::new(one.dir()).unwrap());
                 let foreign = Group::new(other.dir()).unwrap();
-                assert_eq!(foreign.id().unwrap(), first.id().unwrap());
+                assert_eq!(foreign.number().unwrap(), first.number().unwrap());
                 let error = second.depend(&foreign).unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()));
                 // It sealed no group of the same number.
