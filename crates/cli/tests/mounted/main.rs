@@ -14,6 +14,7 @@ mod ext2_power_cut;
 mod failed_mounts;
 mod fixture;
 mod group_clients;
+mod group_scopes;
 mod group_sqlite;
 mod groups;
 mod holders;
