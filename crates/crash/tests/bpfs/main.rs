@@ -187,3 +187,15 @@ fn groups_in_every_mode() {
         run(mode, &options);
     }
 }
+
+#[test]
+fn every_order_of_groups_with_the_redo_log() {
+    let options = Options {
+        ops: 0,
+        scripts: [scripts::groups::pairs(), scripts::groups::triples()].concat(),
+        states_per_point: 16,
+        samples: 4,
+        ..Options::default()
+    };
+    run(Mode::Log, &options);
+}

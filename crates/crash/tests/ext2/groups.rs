@@ -1,9 +1,9 @@
 //! Groups: no change of a later group without all changes of the earlier ones.
 
 use crate::bounds::bound;
-use crate::scripts::groups::GROUPS;
+use crate::scripts::groups::{GROUPS, pairs, triples};
 use crate::{MODES, holds_on, quick};
-use crash::Options;
+use crash::{Options, Schedule};
 use ext2::Ext2System;
 use patch::Optimised;
 use patch::stack::Mode;
@@ -43,4 +43,29 @@ fn groups_keep_their_order_where_the_format_has_none() {
             &options(),
         );
     }
+}
+
+/// Scripts of all calls and shapes, with few states of each.
+fn holds_in_all_modes(scripts: &[String]) {
+    let options = Options {
+        scripts: scripts.to_vec(),
+        states_per_point: bound(8, 32),
+        samples: bound(2, 8),
+        moments: bound(16, usize::MAX),
+        schedules: bound(vec![Schedule::Any(1)], Schedule::ALL.to_vec()),
+        ..options()
+    };
+    for mode in MODES.into_iter().chain([Mode::Async]) {
+        holds_on(Ext2System::new(mode), &options);
+    }
+}
+
+#[test]
+fn every_pair_of_calls_keeps_the_order_of_two_groups() {
+    holds_in_all_modes(&pairs());
+}
+
+#[test]
+fn calls_keep_every_order_of_three_groups() {
+    holds_in_all_modes(&triples());
 }

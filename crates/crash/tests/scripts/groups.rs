@@ -52,3 +52,61 @@ pub const GROUPS: [&str; 13] = [
     "create f 644\nsync\ngroup a\ngroup b\ncreate x 644\nengage a\ncreate n 644\ndisengage a\n\
      create y 644\ndepend b a\nengage b\ncreate m 644\ndisengage b\ncreate z 644\nunlink x\n",
 ];
+
+/// Kinds of calls. The number in place of `#` gives each group files of its own.
+const CALLS: [&str; 8] = [
+    "write f# 0 2000 1#\n",
+    "append f# 3000 2#\n",
+    "truncate f# 100\n",
+    "create n# 644\nwrite n# 0 1500 3#\n",
+    "unlink f#\n",
+    "rename f# A/f# replace\n",
+    "mkdir d# 755\ncreate d#/n 644\n",
+    "create t# 644\nwrite t# 0 1000 4#\nrename t# f# replace\n",
+];
+
+/// Of these, the ones for three groups: data alone, a new file, and a removal.
+const FEW: [&str; 3] = [CALLS[0], CALLS[3], CALLS[4]];
+
+/// The order of three groups: pairs of a later and an earlier one.
+const SHAPES: [&[(usize, usize)]; 4] = [
+    &[(2, 1), (3, 2)],
+    &[(2, 1), (3, 1)],
+    &[(3, 1), (3, 2)],
+    &[(2, 1), (3, 1), (3, 2)],
+];
+
+/// A script of one group for each of the calls, in this order.
+fn in_groups(calls: &[&str], order: &[(usize, usize)]) -> String {
+    let mut script = "mkdir A 755\n".to_string();
+    for group in 1..=calls.len() {
+        script += &format!("create f{group} 644\nwrite f{group} 0 2500 5{group}\n");
+    }
+    script += "sync\n";
+    for (group, calls) in (1..).zip(calls) {
+        script += &format!("group g{group}\n");
+        for (_, earlier) in order.iter().filter(|(later, _)| *later == group) {
+            script += &format!("depend g{group} g{earlier}\n");
+        }
+        let calls = calls.replace('#', &group.to_string());
+        script += &format!("engage g{group}\n{calls}disengage g{group}\n");
+    }
+    script
+}
+
+/// Every pair of calls in two groups.
+pub fn pairs() -> Vec<String> {
+    let pairs = CALLS.iter().flat_map(|a| CALLS.map(|b| [*a, b]));
+    pairs.map(|calls| in_groups(&calls, &[(2, 1)])).collect()
+}
+
+/// Every order of three groups, with some calls.
+pub fn triples() -> Vec<String> {
+    let mut scripts = Vec::new();
+    for order in SHAPES {
+        for (a, b) in FEW.iter().flat_map(|a| FEW.map(|b| (*a, b))) {
+            scripts.extend(FEW.map(|c| in_groups(&[a, b, c], order)));
+        }
+    }
+    scripts
+}
