@@ -89,7 +89,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "uhfs > ext2 > cache > delay > disk",
-        "disk|ssd is missing",
+        "disk|ssd|sata-ssd is missing",
         "delay > disk",
     ),
     (

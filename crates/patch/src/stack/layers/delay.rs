@@ -20,6 +20,8 @@ pub enum Delay {
     Disk,
     /// An SSD for consumers: [`DelayModel::SAMSUNG_970_EVO`].
     Ssd,
+    /// An SSD for consumers, by SATA: [`DelayModel::SAMSUNG_850_EVO`].
+    SataSsd,
 }
 
 impl Delay {
@@ -28,18 +30,23 @@ impl Delay {
         match self {
             Self::Disk => DelayModel::TRAVELSTAR_7K320,
             Self::Ssd => DelayModel::SAMSUNG_970_EVO,
+            Self::SataSsd => DelayModel::SAMSUNG_850_EVO,
         }
     }
 }
 
-const LIKE: &[(&str, Delay)] = &[("disk", Delay::Disk), ("ssd", Delay::Ssd)];
+const LIKE: &[(&str, Delay)] = &[
+    ("disk", Delay::Disk),
+    ("ssd", Delay::Ssd),
+    ("sata-ssd", Delay::SataSsd),
+];
 
 impl Kind for DelayLayer {
     const NAME: &'static str = "delay";
     const ABOUT: &'static str = "makes the device as slow as another";
     const OPTIONS: &'static [Opt<Self>] = &[Opt {
-        form: "disk|ssd",
-        help: "a notebook's disk, or an SSD",
+        form: "disk|ssd|sata-ssd",
+        help: "a notebook's disk of 7,200 rpm, an SSD by NVMe, or one by SATA",
         is_required: true,
         set: |delay, text| choose(text, LIKE).map(|like| delay.like = like),
         get: |delay| Some(name_of(&delay.like, LIKE).into()),
