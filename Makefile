@@ -23,7 +23,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites bench memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites bench cases cases-test memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,7 @@ lint: need-build
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) check --quiet --locked --workspace # the libraries and programs without seeded bugs
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
-	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/*)
+	shellcheck .ci/run $(shell grep -slE '^#!.*\<(ba)?sh\>' tools/* tools/*/* tools/*/*/*)
 
 unit: need-build need-mount
 	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs sfdisk:fdisk sgdisk:gdisk \
@@ -94,6 +94,12 @@ bench: build need-mount ## measure; tables and plots land in target/bench
 	  /usr/include/db.h:libdb5.3-dev /usr/include/lmdb.h:liblmdb-dev /usr/include/sqlite3.h:libsqlite3-dev \
 	  /usr/include/rocksdb/c.h:librocksdb-dev /usr/include/libpmemobj.h:libpmemobj-dev /usr/include/tcbdb.h:libtokyocabinet-dev
 	$(RELEASE) bench all $(TARGET)/bench
+
+cases: build need-mount ## measure real programs with fsync, order and patchgroups; tables land in target/cases
+	@SELVEDGE=$(abspath $(RELEASE)) tools/cases/run
+
+cases-test: build need-mount ## cut the power under real programs, and check what they left
+	@SELVEDGE=$(abspath $(RELEASE)) tools/cases/test
 
 memcached: need-build ## build Debian's memcached with its items in durable memory
 	@tools/memcached/build
