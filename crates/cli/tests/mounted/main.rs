@@ -4,6 +4,7 @@
 
 mod attributes;
 mod bench_fs;
+mod cases;
 mod command_line;
 mod covered;
 mod crash_runs;
