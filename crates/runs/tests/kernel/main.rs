@@ -164,7 +164,7 @@ fn btrfs_leaves_what_its_model_allows() {
 fn a_model_that_is_too_strict_is_found() {
     for (kernel, model) in [
         (&EXT4_ORDERED, Model::Ext4Journal),
-        (&EXT4_JOURNAL, Model::Bpfs),
+        (&EXT4_JOURNAL, Model::AtReturn),
     ] {
         if let Some(missing) = kernel.missing() {
             skip::test(&missing);
