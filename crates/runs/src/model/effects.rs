@@ -34,7 +34,7 @@ pub enum Change {
         /// Length in bytes.
         size: u64,
     },
-    /// Zeros at the end of a page whose file is cut within it.
+    /// Zeros in a page of a file that is cut, or gets a hole, within it.
     Clear {
         /// The file.
         node: Node,
@@ -185,7 +185,8 @@ impl Split {
                 self.set_size(entry, *node, *size);
                 self.call(entry, Change::Call(call.clone()), &[*node], &[]);
             }
-            Call::Zero { node, .. } | Call::SetAttr { node, .. } | Call::SetXattr { node, .. } => {
+            Call::Zero { node, off, len } => self.zero(entry, *node, *off, *len),
+            Call::SetAttr { node, .. } | Call::SetXattr { node, .. } => {
                 self.call(entry, Change::Call(call.clone()), &[*node], &[]);
             }
             Call::Close { node } => {
@@ -294,7 +295,8 @@ impl Split {
             self.was_cut.insert(node);
         }
         if size < old {
-            self.clear_tail(entry, node, size);
+            // The cut zeroes the rest of the page.
+            self.clear(entry, node, size, PAGE_BYTES - size % PAGE_BYTES);
             let first = size.div_ceil(PAGE_BYTES);
             let gone = (node, first)..=(node, u64::MAX);
             let gone: Vec<_> = self.allocated.range(gone).copied().collect();
@@ -305,23 +307,40 @@ impl Split {
         }
     }
 
-    /// A cut within a page zeroes the rest of it in the page cache. The page, with what is written to
-    /// it later, can reach its place before the new length is durable.
-    fn clear_tail(&mut self, entry: usize, node: Node, size: u64) {
-        let (page, within) = (size / PAGE_BYTES, size % PAGE_BYTES);
+    /// Zeros in a range: whole pages give their space back, others are zeroed as data.
+    fn zero(&mut self, entry: usize, node: Node, off: u64, len: u64) {
+        let end = off.saturating_add(len);
+        let (first, last) = (off.div_ceil(PAGE_BYTES), end / PAGE_BYTES);
+        let whole = match self.rules.metadata {
+            Metadata::OrderedWithData => off..end,
+            Metadata::Free | Metadata::Ordered => first * PAGE_BYTES..last * PAGE_BYTES,
+        };
+        if off < whole.start {
+            self.clear(entry, node, off, end.min(whole.start) - off);
+        }
+        if last >= first && whole.end < end {
+            self.clear(entry, node, whole.end, end - whole.end);
+        }
+        if !whole.is_empty() {
+            let (off, len) = (whole.start, whole.end - whole.start);
+            let call = Call::Zero { node, off, len };
+            self.call(entry, Change::Call(call), &[node], &[]);
+        }
+    }
+
+    /// Zeros within a page, by a cut or a hole. They are in the page cache. The page, with what is
+    /// written to it later, can reach its place before or after the rest of the call.
+    fn clear(&mut self, entry: usize, node: Node, off: u64, len: u64) {
+        let page = off / PAGE_BYTES;
         let is_in_order = self.rules.metadata == Metadata::OrderedWithData;
-        if within == 0 || is_in_order || !self.allocated.contains(&(node, page)) {
+        if len == PAGE_BYTES || is_in_order || !self.allocated.contains(&(node, page)) {
             return;
         }
         let made = self.made.get(&node).into_iter();
         let inherent = made.chain(self.on_page.get(&(node, page)));
         let number = self.push(Effect {
             entry,
-            change: Change::Clear {
-                node,
-                off: size,
-                len: PAGE_BYTES - within,
-            },
+            change: Change::Clear { node, off, len },
             inherent: inherent.copied().collect(),
             order: Vec::new(),
             touches: vec![node],

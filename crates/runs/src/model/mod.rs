@@ -26,7 +26,7 @@
 //! - xfs: *XFS Algorithms & Data Structures*, chapter on delayed logging; lengths change when the
 //!   writes are complete (`xfs_end_ioend`).
 //! - btrfs: its documentation, *Log tree*; ordered extents for data.
-//! - A cut within a page: the page cache zeroes the rest of the page, and writes the page in place
+//! - A cut or a hole within a page: the page cache zeroes that part, and writes the page in place
 //!   (`block_truncate_page`, `iomap_truncate_page`).
 //! - `at-return`: the guarantees of BPFS, which the explorer of engines tests.
 
