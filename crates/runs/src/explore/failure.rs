@@ -200,8 +200,7 @@ impl Shrink<'_, '_> {
         let mut left = vec![n];
         while let Some(n) = left.pop() {
             if !std::mem::replace(&mut present[n], true) {
-                let effect = &self.modelled.effects[n];
-                left.extend(effect.inherent.iter().chain(&effect.order));
+                left.extend(self.modelled.effects[n].needs(present));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Splits the calls of a run into effects.
 
-use super::rules::{Lengths, Metadata, Rules};
+use super::rules::{Fsync, Lengths, Metadata, Rules};
 use crate::{Blob, Call, Node, PAGE_BYTES, Place, Run, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,6 +45,15 @@ pub enum Change {
     },
 }
 
+/// An earlier use of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reuse {
+    /// The effect that gave the name to another inode; `None` in the setup.
+    pub given: Option<usize>,
+    /// The effect that took it away.
+    pub taken: usize,
+}
+
 /// An effect and what it needs. All needs are earlier effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effect {
@@ -57,6 +66,9 @@ pub struct Effect {
     /// Effects that the file system makes durable before this one. Effects that `fsync` forces do
     /// not wait for them.
     pub order: Vec<usize>,
+    /// Earlier uses of its name, where `fsync` forces names. The effect needs the end of a use only if
+    /// the begin is there.
+    pub reuses: Vec<Reuse>,
     /// The inodes that it changes: for a name, that of the directory and that of the file.
     pub touches: Vec<Node>,
     /// Whether it is data that take new space.
@@ -68,6 +80,14 @@ impl Effect {
     /// attributes.
     pub fn is_data(&self) -> bool {
         !matches!(self.change, Change::Call(_))
+    }
+
+    /// The effects without which this one is not there, given those that are.
+    pub fn needs<'a>(&'a self, present: &'a [bool]) -> impl Iterator<Item = usize> + 'a {
+        let reuses = self.reuses.iter();
+        let used = reuses.filter(|reuse| reuse.given.is_none_or(|given| present[given]));
+        let always = self.inherent.iter().chain(&self.order).copied();
+        always.chain(used.map(|reuse| reuse.taken))
     }
 
     /// Applies the effect. An effect without a place has no effect.
@@ -120,6 +140,9 @@ pub(super) fn split(
         effects: Vec::new(),
         made: BTreeMap::new(),
         at_place: BTreeMap::new(),
+        uses: BTreeMap::new(),
+        synced: BTreeSet::new(),
+        loose: Vec::new(),
         in_directory: BTreeMap::new(),
         on_page: BTreeMap::new(),
         last_call_on: BTreeMap::new(),
@@ -151,6 +174,12 @@ struct Split {
     effects: Vec<Effect>,
     made: BTreeMap<Node, usize>,
     at_place: BTreeMap<Place, usize>,
+    /// By name: earlier uses, and the present one, see [`Effect::reuses`].
+    uses: BTreeMap<Place, Uses>,
+    /// Inodes for which `fsync` was called.
+    synced: BTreeSet<Node>,
+    /// Changes of names without an order, since the last call with one.
+    loose: Vec<usize>,
     /// The last effects on names in a directory.
     in_directory: BTreeMap<Node, Vec<usize>>,
     on_page: BTreeMap<(Node, u64), usize>,
@@ -166,6 +195,14 @@ struct Split {
     /// Growth of files that the file system begins to write at once. Later calls wait until it has
     /// space.
     flushed: Vec<usize>,
+}
+
+/// The uses of a name in the run.
+#[derive(Debug, Clone, Default)]
+struct Uses {
+    over: Vec<Reuse>,
+    /// The effect that gave the present use, if it is of the run.
+    begun: Option<usize>,
 }
 
 impl Split {
@@ -195,7 +232,8 @@ impl Split {
                     self.flushed.extend(growth);
                 }
             }
-            Call::Sync { .. } | Call::SyncAll | Call::Barrier | Call::Output { .. } => {}
+            Call::Sync { node, .. } => drop(self.synced.insert(*node)),
+            Call::SyncAll | Call::Barrier | Call::Output { .. } => {}
         }
     }
 
@@ -203,26 +241,33 @@ impl Split {
     fn call(&mut self, entry: usize, change: Change, touches: &[Node], places: &[&Place]) -> usize {
         let is_name = !places.is_empty();
         let made = touches.iter().filter_map(|node| self.made.get(node));
-        let named = places.iter().filter_map(|at| self.at_place.get(at));
+        let (named, reuses) = self.named(places);
         let changed = touches
             .iter()
             .filter_map(|node| self.last_call_on.get(node));
-        let inherent = made.chain(named).chain(changed.filter(|_| !is_name));
+        let inherent = made.chain(&named).chain(changed.filter(|_| !is_name));
         let inherent = inherent.copied().collect();
         let mut order = std::mem::take(&mut self.flushed);
-        if self.rules.metadata != Metadata::Free {
+        let is_loose = is_name && self.is_logged(&change, touches);
+        if self.rules.metadata != Metadata::Free && !is_loose {
             order.extend(self.last_call);
+            order.append(&mut self.loose);
         }
         let number = self.push(Effect {
             entry,
             change,
             inherent,
             order,
+            reuses,
             touches: touches.to_vec(),
             allocates: false,
         });
-        self.last_call = Some(number);
+        match is_loose {
+            true => self.loose.push(number),
+            false => self.last_call = Some(number),
+        }
         for at in places {
+            self.use_name(at, number);
             self.at_place.insert((*at).clone(), number);
             self.in_directory.entry(at.dir).or_default().push(number);
         }
@@ -230,6 +275,59 @@ impl Split {
             self.last_call_on.insert(*node, number);
         }
         number
+    }
+
+    /// Whether `fsync` logs a change of these inodes at once: it has logged one of them before. The
+    /// next `fsync` of any file can then make the change durable, without earlier calls.
+    fn is_logged(&self, change: &Change, touches: &[Node]) -> bool {
+        // The log of a directory loses names at once, and gets new ones with the next `fsync`.
+        let takes = matches!(
+            change,
+            Change::Call(Call::Remove { .. } | Call::Rename { .. })
+        );
+        let is_file = |node: &Node| {
+            let inode = self.tree.get(*node);
+            inode.is_some_and(|inode| inode.kind != crate::Kind::Directory)
+        };
+        let is_logged = |node: &Node| self.synced.contains(node) && (takes || is_file(node));
+        self.rules.fsync == Fsync::Names && touches.iter().any(is_logged)
+    }
+
+    /// The effects that an effect on these names needs, and the uses of the names that are over.
+    fn named(&self, places: &[&Place]) -> (Vec<usize>, Vec<Reuse>) {
+        let (mut needs, mut reuses) = (Vec::new(), Vec::new());
+        for at in places {
+            let uses = self
+                .uses
+                .get(at)
+                .filter(|_| self.rules.fsync == Fsync::Names);
+            match (uses, self.at_place.get(at)) {
+                (Some(uses), last) => {
+                    reuses.extend(&uses.over);
+                    let is_over = uses.over.last().map(|reuse| &reuse.taken) == last;
+                    needs.extend(last.filter(|_| !is_over));
+                }
+                (None, last) => needs.extend(last),
+            }
+        }
+        (needs, reuses)
+    }
+
+    /// Notes that an effect gives a name to an inode, or takes it away.
+    fn use_name(&mut self, at: &Place, number: usize) {
+        let gives = match &self.effects[number].change {
+            Change::Call(Call::Remove { .. }) => false,
+            Change::Call(Call::Rename { from, exchange, .. }) => from != at || *exchange,
+            _ => true,
+        };
+        let uses = self.uses.entry(at.clone()).or_default();
+        match (gives, uses.begun.take()) {
+            (true, begun) => uses.begun = begun.or(Some(number)),
+            (false, given) => uses.over.push(Reuse {
+                given,
+                taken: number,
+            }),
+        }
     }
 
     /// A new inode. Without an order of names, its name is an effect of its own.
@@ -343,6 +441,7 @@ impl Split {
             change: Change::Clear { node, off, len },
             inherent: inherent.copied().collect(),
             order: Vec::new(),
+            reuses: Vec::new(),
             touches: vec![node],
             allocates: false,
         });
@@ -400,6 +499,7 @@ impl Split {
             change,
             inherent,
             order,
+            reuses: Vec::new(),
             touches: vec![node],
             allocates: is_new,
         });
@@ -422,6 +522,7 @@ impl Split {
             change: Change::Grow { node, size },
             inherent: inherent.to_vec(),
             order,
+            reuses: Vec::new(),
             touches: vec![node],
             allocates: true,
         });

@@ -114,8 +114,8 @@ impl<'m, 'r> Legal<'m, 'r> {
     fn closed(&self, mut present: Vec<bool>) -> Vec<bool> {
         for n in 0..self.end {
             let effect = &self.modelled.effects[n];
-            let needs = effect.inherent.iter().chain(&effect.order);
-            present[n] = self.forced[n] || present[n] && needs.into_iter().all(|n| present[*n]);
+            let has_needs = effect.needs(&present).all(|n| present[n]);
+            present[n] = self.forced[n] || present[n] && has_needs;
         }
         present
     }
@@ -132,10 +132,8 @@ impl<'m, 'r> Legal<'m, 'r> {
         present[wanted] = true;
         for n in (0..=wanted).rev().filter(|n| !self.forced[*n]) {
             if present[n] {
-                let effect = &self.modelled.effects[n];
-                for &need in effect.inherent.iter().chain(&effect.order) {
-                    present[need] = true;
-                }
+                let needs: Vec<usize> = self.modelled.effects[n].needs(&present).collect();
+                needs.into_iter().for_each(|need| present[need] = true);
             }
         }
         present
@@ -152,10 +150,9 @@ impl<'m, 'r> Legal<'m, 'r> {
         let mut sets = vec![self.forced.clone()];
         for &n in &self.free {
             let effect = &self.modelled.effects[n];
-            let needs = || effect.inherent.iter().chain(&effect.order);
             let with: Vec<Vec<bool>> = sets
                 .iter()
-                .filter(|set| needs().all(|n| set[*n]))
+                .filter(|set| effect.needs(set).all(|n| set[n]))
                 .map(|set| {
                     let mut set = set.clone();
                     set[n] = true;

@@ -25,7 +25,9 @@
 //!   without `fsync` can be all zeros.
 //! - xfs: *XFS Algorithms & Data Structures*, chapter on delayed logging; lengths change when the
 //!   writes are complete (`xfs_end_ioend`).
-//! - btrfs: its documentation, *Log tree*; ordered extents for data.
+//! - btrfs: its documentation, *Log tree*; ordered extents for data. `fsync` of a file with a reused
+//!   name forces the end of the earlier use only if that is durable. A later change of a name of a
+//!   logged inode reaches the log at once (`btrfs_log_new_name`), before earlier calls.
 //! - A cut or a hole within a page: the page cache zeroes that part, and writes the page in place
 //!   (`block_truncate_page`, `iomap_truncate_page`).
 //! - `at-return`: the guarantees of BPFS, which the explorer of engines tests.
@@ -34,7 +36,7 @@ mod effects;
 mod legal;
 mod rules;
 
-pub use effects::{Change, Effect};
+pub use effects::{Change, Effect, Reuse};
 pub use legal::{Legal, Subset};
 pub use rules::Rules;
 

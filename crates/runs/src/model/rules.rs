@@ -225,10 +225,15 @@ impl Forced<'_, '_> {
         while let Some(n) = left.pop() {
             if !std::mem::replace(&mut self.is_forced[n], true) {
                 new.push(n);
-                left.extend(&self.modelled.effects[n].inherent);
+                let effect = &self.modelled.effects[n];
+                left.extend(&effect.inherent);
                 if self.rules.fsync != Fsync::Names {
-                    left.extend(&self.modelled.effects[n].order);
+                    left.extend(&effect.order);
                 }
+                let reuses = effect.reuses.iter();
+                let durable =
+                    reuses.filter(|reuse| reuse.given.is_none_or(|given| self.is_forced[given]));
+                left.extend(durable.map(|reuse| reuse.taken));
             }
         }
         new.sort_unstable();

@@ -271,6 +271,33 @@ fn a_page_that_was_cut_can_be_written_before_its_new_length() {
 }
 
 #[test]
+fn btrfs_forces_the_end_of_an_earlier_use_of_a_name_only_if_it_is_durable() {
+    let synced = |first: &str| {
+        let script = format!("{first}rename t a\ncreate t\nwrite t new\nfsync t\nsay done\n");
+        let run = run(&script);
+        let modelled = Modelled::new(&run, Model::Btrfs).unwrap();
+        let legal = Legal::new(&modelled, run.entries.len());
+        let trees = legal
+            .states(1)
+            .map(|(_, present)| text(&modelled.tree(&present)));
+        trees.collect::<BTreeSet<_>>()
+    };
+    let lost = |set: &BTreeSet<String>| set.contains("t=new");
+    assert!(lost(&synced("create t\n")));
+    assert!(!lost(&synced("create t\nfsync t\n")));
+    assert!(!lost(&synced("create t\n=\n")));
+}
+
+#[test]
+fn btrfs_logs_a_new_name_of_a_logged_file_before_earlier_calls() {
+    let script = "create f\n=\nwrite f x\nfsync f\ncreate g\nrename f h\ncreate i\n";
+    let found = states(script, Model::Btrfs);
+    assert!(found.contains("h=x"), "{found:?}");
+    assert!(!found.contains("h=x i="), "{found:?}");
+    assert!(!states(script, Model::Xfs).contains("h=x"));
+}
+
+#[test]
 fn large_runs_are_sampled_and_all_states_are_legal() {
     let mut script = String::new();
     for n in 0..40 {
