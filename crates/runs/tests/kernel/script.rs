@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::kernel::Kernel;
 use runs::{Call, Entry, Header, Kind, Node, Place, Run, Source, Tree};
-use rustix::fs::{Advice, fadvise, syncfs};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, syncfs};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -40,7 +40,8 @@ pub const SCRIPTS: &[Script] = &[
     ),
     script(
         "new name",
-        "create g; =; create t; write t new; rename t f; fsync g; write g x; fsync g; flush f; fsync g",
+        "create g; =; create t; write t new; rename t f; fsync g; write g x; fsync g; flush f; \
+         fsync g",
     ),
     script(
         "append",
@@ -82,7 +83,8 @@ pub const SCRIPTS: &[Script] = &[
     ),
     script(
         "holes",
-        "create f; create g; =; at f 8192 x; flush f; write g x; fsync g; at f 0 y; write g y; fsync g",
+        "create f; create g; =; at f 8192 x; flush f; write g x; fsync g; at f 0 y; write g y; \
+         fsync g",
     ),
     script(
         "names again",
@@ -102,6 +104,31 @@ pub const SCRIPTS: &[Script] = &[
     script(
         "idle",
         "create f; write f old; =; create t; write t new; idle; rename t f; write f more; idle",
+    ),
+    script(
+        "append pages",
+        "create f; create g; =; fill f 0 4096 a; flush f; fill f 4096 4096 b; flush f; write g x; \
+         fsync g; fill f 6000 4096 c; flush f; write g y; fsync g",
+    ),
+    script(
+        "link reused",
+        "mkdir d; create d/a; write d/a 1; =; link d/a d/b; unlink d/a; create d/a; write d/a 2; \
+         fsync d/a; fsync d/b",
+    ),
+    script(
+        "hole",
+        "create f; fill f 0 12288 a; create g; =; hole f 1000 6000; flush f; write g x; fsync g; \
+         at f 5000 z; fdatasync f",
+    ),
+    script(
+        "rename directory",
+        "mkdir a; create a/f; write a/f 1; create g; =; rename a b; create b/h; write b/f 2; \
+         fsync b/f; mkdir a; create a/k; fsync a/k; write g x; fsync g",
+    ),
+    script(
+        "two replaces",
+        "create a; write a 1; create b; write b 2; create g; =; create t; write t 3; rename t a; \
+         create t; write t 4; fsync t; rename t b; write g x; fsync g",
     ),
 ];
 
@@ -184,6 +211,13 @@ impl Player {
                 self.file(name).set_len(size).unwrap();
                 let node = self.node(name);
                 Call::SetSize { node, size }
+            }
+            ["hole", name, off, len] => {
+                let (off, len) = (off.parse().unwrap(), len.parse().unwrap());
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(self.file(name), flags, off, len).unwrap();
+                let node = self.node(name);
+                Call::Zero { node, off, len }
             }
             ["close", name] => {
                 let node = self.node(name);
