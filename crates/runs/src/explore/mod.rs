@@ -233,7 +233,7 @@ impl<'a> Explorer<'a> {
         let lost: Subset = lost.parse()?;
         let modelled = Modelled::new(self.run, model)?;
         if entry > self.run.entries.len() || entry < self.run.header.setup {
-            return Err(format!("the run has no call {entry}"));
+            return Err(format!("{id}: the run has no call {entry}"));
         }
         let legal = Legal::new(&modelled, entry);
         let present = legal.present(&lost);
