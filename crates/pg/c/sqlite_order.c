@@ -99,7 +99,7 @@ static void leave_place(struct place *place)
     free(place);
 }
 
-/* The group of the mount with this directory, which it makes if `is_new`. NULL: there is none. */
+/* The group of the mount with this directory, which it makes if `is_new`. NULL if the mount has no group. */
 static struct place *enter_place(const char *dir, int is_new)
 {
     struct stat status;

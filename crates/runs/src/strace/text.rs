@@ -244,7 +244,7 @@ fn returned(text: &[u8]) -> Option<Returned> {
     Some(Returned::Value(outer.map_or(value, |(outer, _)| outer)))
 }
 
-/// The text after the parenthesis that closes a list; `None` if there is none.
+/// The text after the parenthesis that closes a list; `None` without that parenthesis.
 fn rest_after_list(text: &[u8]) -> Option<&[u8]> {
     let mut end = None;
     scan(text, &mut |at, byte| {
