@@ -51,10 +51,10 @@ pub enum Verdict {
     Wrong(String),
 }
 
-/// A checker at work, with a directory of its own.
+/// A checker at work, with a temporary directory of its own.
 pub struct Bench {
     checker: Checker,
-    dir: PathBuf,
+    dir: tempfile::TempDir,
     server: Option<Server>,
 }
 
@@ -65,13 +65,21 @@ struct Server {
 }
 
 impl Bench {
-    /// A checker that works in an empty directory.
-    pub fn new(checker: &Checker, dir: &Path) -> Self {
-        Self {
+    /// A checker that works below the directory `scratch`.
+    ///
+    /// # Errors
+    /// Nothing can be made there.
+    pub fn new(checker: &Checker, scratch: &Path) -> io::Result<Self> {
+        let mut dir = tempfile::Builder::new();
+        Ok(Self {
             checker: checker.clone(),
-            dir: dir.to_owned(),
+            dir: dir.prefix("selvedge-state-").tempdir_in(scratch)?,
             server: None,
-        }
+        })
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
     }
 
     /// The directory for the next state; it is empty.
@@ -79,7 +87,7 @@ impl Bench {
     /// # Errors
     /// The state before it cannot be removed.
     pub fn clear(&self) -> io::Result<PathBuf> {
-        let state = self.dir.join("state");
+        let state = self.state();
         if state.exists() {
             remove(&state)?;
         }
@@ -92,8 +100,8 @@ impl Bench {
     /// # Errors
     /// The checker cannot be started.
     pub fn judge(&mut self, output: &[u8]) -> io::Result<Verdict> {
-        let state = self.dir.join("state");
-        let path = self.dir.join("output");
+        let state = self.state();
+        let path = self.dir.path().join("output");
         fs::write(&path, output)?;
         match self.checker.kind.clone() {
             CheckerKind::Command(command) => self.run(&command, &state, &path),
@@ -110,7 +118,7 @@ impl Bench {
     }
 
     fn run(&self, command: &str, state: &Path, output: &Path) -> io::Result<Verdict> {
-        let messages = self.dir.join("messages");
+        let messages = self.dir.path().join("messages");
         let file = File::create(&messages)?;
         let quoted = format!("'{}'", state.display());
         let command = match command.contains("{dir}") {
@@ -208,6 +216,8 @@ impl Drop for Bench {
             let _ = kill_process_group(Pid::from_child(&server.child), Signal::KILL);
             let _ = server.child.wait();
         }
+        // The temporary directory removes itself, unless a state forbids it.
+        let _ = remove(&self.state());
     }
 }
 
@@ -261,13 +271,12 @@ mod tests {
     use super::*;
 
     fn judge(kind: CheckerKind, output: &[u8]) -> Vec<Verdict> {
-        let dir = tempfile::tempdir().unwrap();
         let checker = Checker {
             kind,
             timeout: Duration::from_millis(700),
             memory_bytes: 256 << 20,
         };
-        let mut bench = Bench::new(&checker, dir.path());
+        let mut bench = Bench::new(&checker, &std::env::temp_dir()).unwrap();
         let twice = (0..2).map(|n| {
             let state = bench.clear().unwrap();
             fs::write(state.join("f"), n.to_string()).unwrap();

@@ -3,7 +3,7 @@
 use super::workers::kind_of;
 use super::{Explorer, State, Subject};
 use crate::Difference;
-use crate::checker::Verdict;
+use crate::checker::{Bench, Verdict};
 use crate::model::{Legal, Model, Modelled, Subset};
 use serde::Serialize;
 
@@ -88,8 +88,9 @@ impl Failure {
         lost: &Subset,
     ) -> Result<(), String> {
         let modelled = Modelled::new(explorer.run, model)?;
-        let shrink = Shrink {
+        let mut shrink = Shrink {
             explorer,
+            bench: explorer.bench()?,
             modelled: &modelled,
             legal: Legal::new(&modelled, state.returned),
             entry: state.returned,
@@ -156,6 +157,7 @@ impl Explorer<'_> {
 /// same way, then the lost ones come back, the newest first.
 struct Shrink<'a, 'r> {
     explorer: &'a Explorer<'a>,
+    bench: Bench,
     modelled: &'a Modelled<'r>,
     legal: Legal<'a, 'r>,
     entry: usize,
@@ -165,7 +167,7 @@ struct Shrink<'a, 'r> {
 
 impl Shrink<'_, '_> {
     fn shrunk(
-        &self,
+        &mut self,
         mut present: Vec<bool>,
         message: String,
     ) -> Result<(Vec<bool>, String), String> {
@@ -206,15 +208,17 @@ impl Shrink<'_, '_> {
     }
 
     /// The message of the checker, if the state is legal and fails in the same way.
-    fn fails(&self, present: &[bool]) -> Result<Option<String>, String> {
+    fn fails(&mut self, present: &[bool]) -> Result<Option<String>, String> {
         let lost = (0..present.len()).filter(|n| !present[*n]).collect();
         if self.legal.present(&Subset { lost }).is_none() {
             return Ok(None);
         }
         let tree = self.modelled.tree(present);
-        Ok(match self.explorer.judge(&tree, self.entry)? {
-            Verdict::Fine => None,
-            Verdict::Wrong(why) => Some(why).filter(|why| kind_of(why) == self.kind),
-        })
+        Ok(
+            match self.explorer.judge(&mut self.bench, &tree, self.entry)? {
+                Verdict::Fine => None,
+                Verdict::Wrong(why) => Some(why).filter(|why| kind_of(why) == self.kind),
+            },
+        )
     }
 }

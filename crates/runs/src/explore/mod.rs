@@ -21,7 +21,7 @@ use crate::{Call, Run, Tree};
 use crash::BlockSystem;
 use crash::observe::{Observation, Spot};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// A kind of file system that the run is explored on.
@@ -116,12 +116,27 @@ pub struct State {
 pub struct Explorer<'a> {
     run: &'a Run,
     options: &'a Options,
+    output: Vec<u8>,
+    /// Length of the output when so many entries had returned.
+    output_lens: Vec<usize>,
 }
 
 impl<'a> Explorer<'a> {
     /// An exploration of a run.
     pub fn new(run: &'a Run, options: &'a Options) -> Self {
-        Self { run, options }
+        let (mut output, mut output_lens) = (Vec::new(), vec![0]);
+        for entry in &run.entries {
+            if let Call::Output { data } = entry.call {
+                output.extend_from_slice(run.bytes(data));
+            }
+            output_lens.push(output.len());
+        }
+        Self {
+            run,
+            options,
+            output,
+            output_lens,
+        }
     }
 
     /// The tree after the first `entries` entries.
@@ -138,13 +153,8 @@ impl<'a> Explorer<'a> {
     }
 
     /// The output of the program when the first `entries` entries had returned.
-    pub fn output(&self, entries: usize) -> Vec<u8> {
-        let entries = &self.run.entries[..entries];
-        let outputs = entries.iter().filter_map(|entry| match entry.call {
-            Call::Output { data } => Some(self.run.bytes(data)),
-            _ => None,
-        });
-        outputs.flatten().copied().collect()
+    pub fn output(&self, entries: usize) -> &[u8] {
+        &self.output[..self.output_lens[entries]]
     }
 
     /// Explores on all subjects. `progress` gets the subject, and the states judged so far.
@@ -180,7 +190,7 @@ impl<'a> Explorer<'a> {
     /// Runs the checker on the tree without a crash.
     fn accepts_the_end(&self) -> Result<(), String> {
         let tree = self.tree_after(self.run.entries.len())?;
-        match self.judge(&tree, self.run.entries.len())? {
+        match self.judge(&mut self.bench()?, &tree, self.run.entries.len())? {
             Verdict::Fine => Ok(()),
             Verdict::Wrong(why) => Err(format!(
                 "the checker fails on the directory as the program left it, without a crash: {why}"
@@ -188,11 +198,19 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// Has a checker of its own judge a tree.
-    fn judge(&self, tree: &Tree, returned: usize) -> Result<Verdict, String> {
-        let dir = scratch(&self.options.scratch)?;
-        let mut bench = Bench::new(&self.options.checker, dir.path());
-        judge_in(&mut bench, tree, &self.output(returned))
+    /// A checker at work.
+    fn bench(&self) -> Result<Bench, String> {
+        let scratch = &self.options.scratch;
+        let bench = Bench::new(&self.options.checker, scratch);
+        bench.map_err(|e| format!("{}: {e}", scratch.display()))
+    }
+
+    /// Has a checker judge the tree of a crash after so many entries had returned.
+    fn judge(&self, bench: &mut Bench, tree: &Tree, returned: usize) -> Result<Verdict, String> {
+        let failed = |e: std::io::Error| format!("cannot run the checker: {e}");
+        let state = bench.clear().map_err(failed)?;
+        tree.write_to(&state)?;
+        bench.judge(self.output(returned)).map_err(failed)
     }
 
     fn unseen(&self) -> Vec<String> {
@@ -262,21 +280,6 @@ impl<'a> Explorer<'a> {
         })?;
         state.ok_or_else(|| format!("{id}: there is no such state"))
     }
-}
-
-/// A new directory for the work of one checker.
-fn scratch(dir: &Path) -> Result<tempfile::TempDir, String> {
-    let made = tempfile::Builder::new()
-        .prefix("selvedge-state-")
-        .tempdir_in(dir);
-    made.map_err(|e| format!("{}: {e}", dir.display()))
-}
-
-fn judge_in(bench: &mut Bench, tree: &Tree, output: &[u8]) -> Result<Verdict, String> {
-    let failed = |e: std::io::Error| format!("cannot run the checker: {e}");
-    let state = bench.clear().map_err(failed)?;
-    tree.write_to(&state)?;
-    bench.judge(output).map_err(failed)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Judges states in several threads.
 
-use super::{Explored, Explorer, Failure, Report, State, Subject, judge_in, scratch};
-use crate::checker::{Bench, Verdict};
+use super::{Explored, Explorer, Failure, Report, State, Subject};
+use crate::checker::Verdict;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use std::thread;
 /// States that wait for a checker.
 const QUEUE: usize = 64;
 
-/// A tree and the length of the output so far, both as hashes.
+/// The hash of a tree, and the length of the output so far.
 type Key = (u64, usize);
 
 /// The verdicts so far. A message is kept once.
@@ -93,19 +93,15 @@ pub(super) fn explore(
             scope.spawn(|| work(explorer, &receive, known, &results));
         }
         let mut seen = HashSet::new();
-        let mut lengths = HashMap::new();
         let produced = explorer.produce(subject, &mut |state| {
             states.fetch_add(1, Relaxed);
-            let output = *lengths
-                .entry(state.returned)
-                .or_insert_with(|| explorer.output(state.returned).len());
             let Ok(tree) = &state.tree else {
                 // An image that cannot be opened needs no checker.
                 let why = state.tree.as_ref().err().cloned().unwrap_or_default();
                 results.fail(state, why, explorer.options.max_failures);
                 return true;
             };
-            let key = (tree.hash(), output);
+            let key = (tree.hash(), explorer.output(state.returned).len());
             if !seen.insert(key) {
                 return true;
             }
@@ -156,8 +152,7 @@ fn work(
     results: &Results,
 ) {
     let run = || -> Result<(), String> {
-        let dir = scratch(&explorer.options.scratch)?;
-        let mut bench = Bench::new(&explorer.options.checker, dir.path());
+        let mut bench = explorer.bench()?;
         loop {
             let Ok((key, state)) = states.lock().recv() else {
                 return Ok(());
@@ -165,13 +160,10 @@ fn work(
             let wrong = match (known.get(&key), &state.tree) {
                 (Some(wrong), _) => wrong,
                 (None, Err(why)) => Some(why.clone()),
-                (None, Ok(tree)) => {
-                    let output = explorer.output(state.returned);
-                    match judge_in(&mut bench, tree, &output)? {
-                        Verdict::Fine => None,
-                        Verdict::Wrong(why) => Some(why),
-                    }
-                }
+                (None, Ok(tree)) => match explorer.judge(&mut bench, tree, state.returned)? {
+                    Verdict::Fine => None,
+                    Verdict::Wrong(why) => Some(why),
+                },
             };
             known.set(key, wrong.clone());
             if let Some(message) = wrong {
