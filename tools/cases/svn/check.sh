@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # check.sh DIR
 #
-# The database of the working copy is sound, and files that it calls unchanged have the contents that it
-# records. See ../case.py.
+# The database of the working copy is sound, `svn cleanup` and `svn update` bring it up to date, and all
+# files have the contents that it records. See ../case.py.
 set -euo pipefail
 dir=${1:?usage: check.sh DIR}
 [ -e "$dir/ready" ] || exit 0
@@ -12,7 +12,9 @@ verdict=$(sqlite3 .svn/wc.db 'PRAGMA integrity_check;')
 config=$(mktemp -d)
 trap 'rm -rf "$config"' EXIT
 svn=(svn --non-interactive --config-dir "$config")
+# An update that was interrupted is done again, as after a killed one.
 "${svn[@]}" cleanup
+"${svn[@]}" update -q
 status=$("${svn[@]}" status)
 [ -z "$status" ] || { echo "$status" >&2; exit 1; }
 while IFS='|' read -r path sum; do
