@@ -6,7 +6,7 @@
 //! engine covers them.
 
 use crate::BlockSystem;
-use crate::choice::Policy;
+use crate::choice::{Policy, mix};
 use crate::life::SECOND_LIFE;
 use crate::media::Medium;
 use crate::media::blocks::StateDevice;
@@ -111,6 +111,16 @@ pub struct Bounds {
     pub points: usize,
     /// Seed of everything random.
     pub seed: u64,
+    /// Of how many parts which one is visited. Each part has random points of the whole trace, and
+    /// each point is in one part.
+    pub part: (usize, usize),
+}
+
+impl Bounds {
+    fn is_in_part(&self, event: usize) -> bool {
+        let (part, of) = self.part;
+        of <= 1 || mix(!self.seed, event as u64) % of as u64 == part as u64
+    }
 }
 
 /// The calls, run over a recorded block device.
@@ -182,8 +192,14 @@ impl<'a> Observation<'a> {
         })
     }
 
+    /// Number of points in time.
+    pub fn points(&self) -> usize {
+        let moments = self.trace.iter().filter(|e| StateDevice::is_moment(e));
+        moments.count() + self.promises.iter().filter(|is| **is).count()
+    }
+
     /// Visits the crash states, in the order of the trace, until `see` returns false. Returns
-    /// whether all points in time were visited with all their states.
+    /// whether all points in time of the part were visited with all their states.
     ///
     /// # Errors
     /// `see` panicked.
@@ -203,8 +219,7 @@ impl<'a> Observation<'a> {
         };
         let mut tally = Tally::default();
         self.medium.reset();
-        let points = self.trace.iter().filter(|e| StateDevice::is_moment(e));
-        let points = points.count() + self.promises.iter().filter(|is| **is).count();
+        let points = self.points();
         let mut visitor = Visitor {
             observation: self,
             see,
@@ -223,7 +238,8 @@ impl<'a> Observation<'a> {
                     visitor.returned = n + 1;
                     visitor.promises += 1;
                 }
-                if (is_end || narrows || event == self.trace.len()) && limits.takes(event, points) {
+                let is_point = is_end || narrows || event == self.trace.len();
+                if is_point && bounds.is_in_part(event) && limits.takes(event, points) {
                     visitor.event = event;
                     let mut walk = Walk {
                         medium: &self.medium,

@@ -1,7 +1,7 @@
 //! Produces the states of a subject, in sequence.
 
 use super::{Explorer, State, Subject};
-use crate::model::{Legal, Model, Modelled};
+use crate::model::{Legal, Model, Modelled, spread};
 use crate::play::Player;
 use crate::{Node, Tree};
 use crash::observe::{Bounds, Observation, Seen};
@@ -14,6 +14,12 @@ const SCHEDULES: [Schedule; 4] = [
     Schedule::Any(1),
     Schedule::Any(2),
 ];
+
+/// Most points in time of an engine under one schedule.
+const POINTS: usize = 2000;
+
+/// Points that are visited under one schedule before it is the turn of the next one.
+const PART: usize = 8;
 
 /// States that a subject produces, equal ones included, for each distinct state that is judged at
 /// most: bounds the time of a run with few distinct states.
@@ -32,7 +38,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// The moments take turns, so that a limit cuts all of them alike.
+    /// The moments take turns, so that a limit cuts all of them alike. Late ones are among the first.
     fn produce_model(
         &self,
         model: Model,
@@ -40,6 +46,7 @@ impl Explorer<'_> {
     ) -> Result<bool, String> {
         let modelled = Modelled::new(self.run, model)?;
         let moments = modelled.moments();
+        let moments: Vec<usize> = spread(moments.len()).map(|n| moments[n]).collect();
         let legal: Vec<Legal<'_, '_>> = moments
             .iter()
             .map(|moment| Legal::new(&modelled, *moment))
@@ -82,14 +89,25 @@ impl Explorer<'_> {
         take: &mut dyn FnMut(State) -> bool,
     ) -> Result<bool, String> {
         let mut left = self.options.limit.saturating_mul(PRODUCED);
-        for schedule in SCHEDULES {
+        let observe = |schedule| {
             let mut player = Player::new(self.run, self.options.order)?;
-            let observation = Observation::new(system, &mut player, schedule)?;
+            Observation::new(system, &mut player, schedule)
+        };
+        let observations: Vec<_> = SCHEDULES
+            .into_iter()
+            .map(observe)
+            .collect::<Result<_, _>>()?;
+        let points = observations.iter().map(Observation::points).max();
+        let parts = points.unwrap_or(0).min(POINTS).div_ceil(PART).max(1);
+        // The schedules take turns, so that a limit cuts all of them, and all of the run, alike.
+        for (part, observation) in (0..parts).flat_map(|n| observations.iter().map(move |o| (n, o)))
+        {
             let bounds = Bounds {
                 states_per_point: 256,
                 samples: 8,
-                points: 2000,
+                points: POINTS,
                 seed: self.options.seed,
+                part: (part, parts),
             };
             let mut is_over = false;
             observation.visit(&bounds, &mut |seen| {

@@ -124,3 +124,21 @@ fn a_limit_is_reported_as_incomplete() {
         (20, false)
     );
 }
+
+#[test]
+fn a_limit_leaves_reordered_states_in_the_sample() {
+    let mut script = REPLACE.to_owned();
+    for n in 0..400 {
+        script.push_str(&format!("create f{n}\nwrite f{n} text\n"));
+    }
+    let run = run(&script);
+    let options = Options {
+        limit: 100,
+        ..options(OLD_OR_NEW)
+    };
+    let subjects = [Subject::Model(Model::Xfs)];
+    let report = Explorer::new(&run, &options)
+        .explore(&subjects, &|_, _| {})
+        .unwrap();
+    assert!(report.models[0].failed > 0);
+}

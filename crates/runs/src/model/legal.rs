@@ -1,12 +1,14 @@
 //! Enumerates the legal states after a crash.
 //!
-//! If there are at most [`ALL_MAX`] sets of effects, all of them are visited. Otherwise these are, in
-//! this order: each number of first effects; each effect alone lost, with those that need it; each
+//! If there are at most [`ALL_MAX`] sets of effects, all of them are visited. Otherwise these kinds take
+//! turns: each number of first effects; each effect alone lost, with those that need it; each
 //! effect alone there, with those that it needs; each effect lost out of each number of first
-//! effects; and seeded random sets.
+//! effects; and seeded random sets. Effects of the whole run are among the first of each kind.
 
 use super::Modelled;
+use std::collections::VecDeque;
 use std::fmt::{self, Display, Formatter};
+use std::iter;
 use std::str::FromStr;
 
 /// Most sets of effects at one moment that are all visited.
@@ -180,21 +182,21 @@ impl<'m, 'r> Legal<'m, 'r> {
             return Box::new(all.into_iter().rev().map(named));
         }
         let free = self.free.len();
-        let first = (0..=free).rev().map(|n| self.first(n));
-        let lost = self.free.iter().map(move |n| self.without(*n, free));
-        let only = self.free.iter().map(|n| self.only(*n));
+        let first = spread(free + 1).map(move |n| self.first(free - n));
+        let lost = spread(free).map(move |n| self.without(self.free[n], free));
+        let only = spread(free).map(move |n| self.only(self.free[n]));
         let pairs = (1..free)
             .flat_map(move |last| (0..last).map(move |n| self.without(self.free[n], last)));
         let random = (0..(RANDOM * free) as u64).map(move |n| self.random(mix(seed, n)));
-        // Interleaved, so that a limit cuts both.
-        let mut pairs = pairs.fuse();
-        let mut random = random.fuse();
-        let more = std::iter::from_fn(move || Some([pairs.next(), random.next()]))
-            .take_while(|both| both.iter().any(Option::is_some))
-            .flat_map(|both| both.into_iter().flatten());
+        let kinds: [Box<dyn Iterator<Item = Vec<bool>> + '_>; 5] = [
+            Box::new(first),
+            Box::new(lost),
+            Box::new(only),
+            Box::new(pairs),
+            Box::new(random),
+        ];
         let closed = move |present| self.closed(present);
-        let states = first.map(closed).chain(lost).chain(only).chain(more);
-        Box::new(states.map(named))
+        Box::new(in_turns(kinds).map(closed).map(named))
     }
 
     fn random(&self, seed: u64) -> Vec<bool> {
@@ -206,6 +208,33 @@ impl<'m, 'r> Legal<'m, 'r> {
         }
         self.closed(present)
     }
+}
+
+/// The numbers below `end`, with large and small ones among the first: by their bits in reverse.
+pub fn spread(end: usize) -> impl Iterator<Item = usize> {
+    let bits = end.next_power_of_two().trailing_zeros();
+    let reverse = move |n: usize| {
+        n.reverse_bits()
+            .checked_shr(usize::BITS - bits)
+            .unwrap_or(0)
+    };
+    (0..1 << bits).map(reverse).filter(move |n| *n < end)
+}
+
+/// The items of several iterators, one of each in turn.
+fn in_turns<'a, T: 'a, const N: usize>(
+    iterators: [Box<dyn Iterator<Item = T> + 'a>; N],
+) -> impl Iterator<Item = T> + 'a {
+    let mut turns = VecDeque::from(iterators);
+    iter::from_fn(move || {
+        while let Some(mut next) = turns.pop_front() {
+            if let Some(item) = next.next() {
+                turns.push_back(next);
+                return Some(item);
+            }
+        }
+        None
+    })
 }
 
 /// A hash of two words.

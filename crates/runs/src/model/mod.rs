@@ -37,7 +37,7 @@ mod legal;
 mod rules;
 
 pub use effects::{Change, Effect, Reuse};
-pub use legal::{Legal, Subset};
+pub use legal::{Legal, Subset, spread};
 pub use rules::Rules;
 
 use crate::{Call, Node, Run, Tree};
