@@ -23,7 +23,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites bench cases cases-test memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites bench cases cases-test cases-explore memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ cases: build need-mount ## measure real programs with fsync, order and patchgrou
 
 cases-test: build need-mount ## cut the power under real programs, and check what they left
 	@SELVEDGE=$(abspath $(RELEASE)) tools/cases/test
+
+cases-explore: build need-mount ## show the checks of real programs the states that a crash could leave
+	@SELVEDGE=$(abspath $(RELEASE)) tools/cases/explore
 
 memcached: need-build ## build Debian's memcached with its items in durable memory
 	@tools/memcached/build
