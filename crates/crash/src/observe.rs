@@ -111,8 +111,8 @@ pub struct Bounds {
     pub points: usize,
     /// Seed of everything random.
     pub seed: u64,
-    /// Of how many parts which one is visited. Each part has random points of the whole trace, and
-    /// each point is in one part.
+    /// The part that is visited, and the number of parts. Each part has random points of the whole
+    /// trace, and each point is in one part.
     pub part: (usize, usize),
 }
 

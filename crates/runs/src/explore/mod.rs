@@ -117,7 +117,7 @@ pub struct Explorer<'a> {
     run: &'a Run,
     options: &'a Options,
     output: Vec<u8>,
-    /// Length of the output when so many entries had returned.
+    /// Length of the output when that many entries had returned.
     output_lens: Vec<usize>,
 }
 
@@ -205,7 +205,7 @@ impl<'a> Explorer<'a> {
         bench.map_err(|e| format!("{}: {e}", scratch.display()))
     }
 
-    /// Has a checker judge the tree of a crash after so many entries had returned.
+    /// Has a checker judge the tree of a crash after that many entries had returned.
     fn judge(&self, bench: &mut Bench, tree: &Tree, returned: usize) -> Result<Verdict, String> {
         let failed = |e: std::io::Error| format!("cannot run the checker: {e}");
         let state = bench.clear().map_err(failed)?;
