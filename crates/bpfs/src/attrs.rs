@@ -3,14 +3,7 @@
 //! Each commits once: after a crash all or none of the attributes of a call are set. Times are
 //! an exception in the modes that store them on their own.
 //!
-//! Extended attributes lie in one block, which each change replaces:
-//!
-//! ```text
-//! 0   u64   bytes used, this header included
-//! 8   u64   zero
-//! 16  each: u16 length of the name, u16 length of the value, u32 zero, name, value,
-//!     padded to 8
-//! ```
+//! Extended attributes lie in one block ([`vfs::xattr_block`]), which each change replaces.
 
 use crate::error::{Fault, Res};
 use crate::format::{BLOCK, BlockNo, CTIME_ALONE, Inode, at};
@@ -19,60 +12,14 @@ use crate::staged::TreeLock;
 use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::Relaxed;
+use vfs::xattr_block::{Xattrs, decode, encode};
 use vfs::{
-    Attr, Ctx, Errno, Ino, NAME_MAX, SetAttr, SetTime, Timestamp, XattrMode, absent_xattr,
-    check_xattr_name, perm,
+    Attr, Ctx, Errno, Ino, SetAttr, SetTime, Timestamp, XattrMode, absent_xattr, check_xattr_name,
+    perm,
 };
 
-/// Bytes before the first attribute.
-const HEADER: usize = 16;
-/// Bytes of an attribute before its name.
-const HEAD: usize = 8;
 /// Longest value that the kernel passes on.
 const VALUE_MAX: usize = 65536;
-
-/// Names and values of extended attributes.
-type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
-
-fn encode(xattrs: &Xattrs) -> Res<Vec<u8>> {
-    let mut bytes = vec![0; HEADER];
-    for (name, value) in xattrs {
-        bytes.extend((name.len() as u16).to_le_bytes());
-        // A value too long for the field does not fit in the block either.
-        bytes.extend((value.len() as u16).to_le_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(name);
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
-    }
-    if bytes.len() as u64 > BLOCK {
-        return Err(Errno::NOSPC.into());
-    }
-    let len = bytes.len() as u64;
-    bytes[..8].copy_from_slice(&len.to_le_bytes());
-    Ok(bytes)
-}
-
-/// `None` if the block is malformed.
-pub(crate) fn decode(block: &[u8]) -> Option<Xattrs> {
-    let (len, _) = block.split_first_chunk::<8>()?;
-    let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
-    let mut rest = block.get(HEADER..len)?;
-    let mut xattrs = Vec::new();
-    while !rest.is_empty() {
-        let (head, tail) = rest.split_first_chunk::<HEAD>()?;
-        let name_len = usize::from(u16::from_le_bytes([head[0], head[1]]));
-        let value_len = usize::from(u16::from_le_bytes([head[2], head[3]]));
-        let name = tail.get(..name_len)?;
-        let value = tail.get(name_len..name_len + value_len)?;
-        if name.is_empty() || name_len > NAME_MAX {
-            return None;
-        }
-        xattrs.push((name.to_vec(), value.to_vec()));
-        rest = rest.get((HEAD + name_len + value_len).next_multiple_of(8)..)?;
-    }
-    Some(xattrs)
-}
 
 /// The inode after `set`, except its tree. From the first time that a caller chooses, the
 /// change time stands alone.
@@ -223,7 +170,7 @@ impl<P: Pmem> Bpfs<P> {
         let mut xattrs = self.xattrs(&found)?;
         let had = xattrs.len();
         change(&mut xattrs)?;
-        let bytes = encode(&xattrs)?;
+        let bytes = encode(&xattrs, BLOCK as usize)?;
         let mut tx = Tx::new(&self.vol, lock);
         if xattrs.len() < had {
             tx.use_reserve();

@@ -394,7 +394,7 @@ impl<P: Pmem + ?Sized> Dumper<'_, '_, P> {
         let read = self.ground.image.read(block.addr(), &mut bytes);
         read.map_err(medium)?;
         writeln!(self.out, "attributes:")?;
-        match crate::attrs::decode(&bytes) {
+        match vfs::xattr_block::decode(&bytes) {
             None => writeln!(self.out, "  malformed")?,
             Some(xattrs) => {
                 for (name, value) in xattrs {

@@ -39,6 +39,7 @@ mod order;
 pub mod perm;
 mod system;
 mod types;
+pub mod xattr_block;
 
 pub use atime::Atime;
 pub use checks::{
