@@ -1,0 +1,111 @@
+//! Seeded bugs of SoupFS. Each takes effect, and each is found within a minute of CPU time under each
+//! model of memory in which it matters. There is one test, since a bug is armed for the whole process.
+
+#[path = "../seeded_blocks/budget.rs"]
+mod budget;
+
+use budget::{BUDGET, used};
+use crash::{FailureReport, Options, PersistModel, Schedule, explore, replay};
+use rustix::time::ClockId;
+use soupfs::SoupSystem;
+use soupfs::seeded::{Bug, arm, fired};
+
+fn options(model: PersistModel) -> Options {
+    Options {
+        ops: 1,
+        model,
+        schedules: vec![Schedule::Sync, Schedule::Each, Schedule::Any(1)],
+        scripts: SCRIPTS.map(str::to_owned).to_vec(),
+        states_per_point: 256,
+        samples: 16,
+        max_failures: 1,
+        ..Options::default()
+    }
+}
+
+/// The explorations, the quick ones first: scripts for single bugs, all calls, and calls after the end
+/// of a life.
+fn explorations(model: PersistModel) -> [Options; 3] {
+    let options = options(model);
+    let scripts = Options {
+        ops: 0,
+        schedules: Schedule::ALL.to_vec(),
+        ..options.clone()
+    };
+    let lives = Options {
+        lives: 2,
+        ..options.clone()
+    };
+    [scripts, options, lives]
+}
+
+/// Calls that depend on each other, most of them on several directories.
+const SCRIPTS: [&str; 8] = [
+    "create f 644\ncreate x 644\nmkdir A 755\nsync\nchmod x 600\nmkdir A/n 755\n\
+     rename f A/n/f replace\n",
+    "create f 644\nsync\nmkdir n 755\nlink f n/f\nunlink f\n",
+    "mkdir A 755\nmkdir C 755\nmkdir C/D 755\nsync\nrename C/D A/D replace\nrmdir C\n",
+    "mkdir A 755\nmkdir C 755\nmkdir C/D 755\nsync\nrename C/D A/D replace\n\
+     rename C A/D/C replace\n",
+    "mkdir A 755\nsync\nmkdir n 755\ncreate n/m 644\nrename n A/k replace\n",
+    "create a-name-that-is-too-long-for-its-dentry-and-needs-lines 644\n",
+    "create f 644\nwrite f 0 9000 1\nsync\ntruncate f 100\ncreate g 644\nwrite g 0 9000 2\n",
+    "create f 644\nsync\nunlink f\nsync\nmkdir d 755\ncreate d/g 644\nwrite d/g 0 100 1\n",
+];
+
+/// Bugs without effect under one model: dentries and inodes are lines, which keep the order of their
+/// stores.
+const HARMLESS: [(Bug, PersistModel); 0] = [];
+
+fn find(bug: Bug, model: PersistModel) -> Option<FailureReport> {
+    arm(Some(bug));
+    let failure = explorations(model).iter().find_map(|options| {
+        let outcome = explore(&SoupSystem::default(), options, &|_| {});
+        outcome.expect("SoupFS can be set up").failures.pop()
+    });
+    assert!(fired() > 0, "{bug:?} never took effect");
+    failure
+}
+
+#[test]
+fn every_seeded_bug_is_found() {
+    let pairs = Bug::ALL.iter();
+    let pairs = pairs.flat_map(|bug| PersistModel::ALL.map(|model| (*bug, model)));
+    let mut missed = Vec::new();
+    for (bug, model) in pairs.filter(|pair| !HARMLESS.contains(pair)) {
+        let begin = used(ClockId::ProcessCPUTime);
+        let Some(failure) = find(bug, model) else {
+            missed.push((bug, model));
+            continue;
+        };
+        let took = used(ClockId::ProcessCPUTime) - begin;
+        println!(
+            "{bug:?} under {model}: {failure} ({:.1} s)",
+            took.as_secs_f64()
+        );
+        assert!(took < BUDGET, "{bug:?} under {model} took {took:?}");
+        let id = failure
+            .id
+            .parse()
+            .expect("ids are read as they are written");
+        let again = replay(&SoupSystem::default(), &id).expect("the id is of this system");
+        assert!(again.is_some(), "{bug:?}: {id} does not replay");
+        arm(None);
+        let without = replay(&SoupSystem::default(), &id);
+        assert!(
+            !matches!(without, Ok(Some(_))),
+            "{bug:?}: {id} without the bug"
+        );
+    }
+    arm(None);
+    assert_eq!(missed, [], "not found");
+    for options in PersistModel::ALL
+        .iter()
+        .flat_map(|model| explorations(*model))
+    {
+        let outcome = explore(&SoupSystem::default(), &options, &|_| {});
+        let outcome = outcome.expect("SoupFS can be set up");
+        assert_eq!(outcome.failures, [], "without any seeded bug");
+        assert!(outcome.complete);
+    }
+}

@@ -1,0 +1,127 @@
+//! SoupFS under the explorer: short scripts with rounds of the persister at many moments, long random
+//! ones, crashes in a row.
+
+#[path = "../scripts/bounds.rs"]
+mod bounds;
+#[allow(dead_code)] // its groups are for file systems that order changes on request
+#[path = "../scripts/mod.rs"]
+mod scripts;
+
+use bounds::bound;
+use crash::{Options, Outcome, PersistModel, Schedule, explore};
+use soupfs::SoupSystem;
+
+/// In place, and copied on write.
+const MODES: [SoupSystem; 2] = [
+    SoupSystem { data_atomic: false },
+    SoupSystem { data_atomic: true },
+];
+
+/// Rounds of the persister at the end, between calls, and of drawn inodes at any time.
+const SCHEDULES: [Schedule; 3] = [Schedule::Sync, Schedule::Each, Schedule::Any(1)];
+
+fn options(model: PersistModel) -> Options {
+    Options {
+        model,
+        states_per_point: bound(64, 4096),
+        samples: bound(8, 64),
+        schedules: bound(SCHEDULES.to_vec(), Schedule::ALL.to_vec()),
+        ..Options::default()
+    }
+}
+
+fn holds(system: SoupSystem, options: &Options) -> Outcome {
+    let outcome = explore(&system, options, &|_| {}).expect("SoupFS can be set up");
+    for failure in &outcome.failures {
+        eprintln!("{failure}\nshrunk:\n{}", failure.shrunk);
+    }
+    println!(
+        "{}: {} scripts, {} states, {} distinct, {} points, {} capped, {:.1} s",
+        outcome.system,
+        outcome.workloads,
+        outcome.states_explored,
+        outcome.states_distinct,
+        outcome.points,
+        outcome.capped_points,
+        outcome.seconds
+    );
+    assert_eq!(outcome.violations, 0, "{}", outcome.system);
+    assert!(outcome.complete);
+    assert!(outcome.states_distinct > outcome.workloads);
+    outcome
+}
+
+/// Runs in both modes under both models.
+fn holds_everywhere(change: impl Fn(Options) -> Options) {
+    for (system, model) in MODES
+        .iter()
+        .flat_map(|system| PersistModel::ALL.map(|model| (*system, model)))
+    {
+        holds(system, &change(options(model)));
+    }
+}
+
+#[test]
+fn single_operations() {
+    holds_everywhere(|options| Options { ops: 1, ..options });
+}
+
+#[test]
+fn sampled_pairs_of_operations() {
+    holds_everywhere(|options| Options {
+        sample: bound(Some(40), None),
+        ..options
+    });
+}
+
+/// All pairs run besides the triples, so this is for `tools/test-full`.
+#[test]
+fn sampled_triples_of_operations() {
+    let Some(sample) = bound(None, Some(5000)) else {
+        return;
+    };
+    holds_everywhere(|options| Options {
+        ops: 3,
+        sample: Some(sample),
+        ..options
+    });
+}
+
+#[test]
+fn shared_scripts() {
+    holds_everywhere(|options| Options {
+        ops: 0,
+        scripts: scripts::all(),
+        ..options
+    });
+}
+
+#[test]
+fn long_random_scripts() {
+    holds_everywhere(|options| Options {
+        ops: 0,
+        random_scripts: bound(2, 50),
+        random_len: bound(60, 200),
+        moments: bound(60, 2000),
+        ..options
+    });
+}
+
+/// A power cut or the end of the server, more calls, and a power cut.
+#[test]
+fn calls_after_the_end_of_a_life() {
+    holds_everywhere(|options| Options {
+        ops: 1,
+        lives: 2,
+        ..options
+    });
+}
+
+#[test]
+fn three_crashes_in_a_row() {
+    holds_everywhere(|options| Options {
+        ops: 1,
+        recovery_depth: 2,
+        ..options
+    });
+}

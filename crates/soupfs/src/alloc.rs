@@ -1,0 +1,335 @@
+//! The content-oblivious allocator (SoupFS, section 3.2): lines of 64 bytes and pages of 4 KiB, for
+//! any use.
+//!
+//! The bitmap on the medium is the consistent view. The latest view is that bitmap, with the words
+//! that differ in memory. Allocation and the return of memory that no persistent structure used
+//! change memory only. [`Alloc::mark`] and [`Alloc::clear`] change the bitmap; a persister calls
+//! them.
+//!
+//! Guarantees:
+//! - Memory is handed out only if neither view has it in use.
+//! - The search continues in a circle, so that freed memory is not used again at once.
+
+use crate::error::{Fault, Res};
+use crate::format::{FANOUT, LINES, Line, PAGE, Page, bitmap_pages, bitmap_word};
+use crate::space::Space;
+use crossbeam_utils::CachePadded;
+use hashbrown::HashMap;
+use medium::Pmem;
+use parking_lot::{Mutex, MutexGuard};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Pages that a shard takes at a time.
+const BATCH: usize = 32;
+/// Shards: threads share them if there are more.
+const SHARDS: usize = 8;
+/// The word of a page all of whose lines are in use.
+const ALL: u64 = u64::MAX;
+
+/// The words of one page of the bitmap.
+#[derive(Default)]
+struct Chunk {
+    /// Words of the latest view that differ from the consistent one, by page.
+    latest: HashMap<u64, u64>,
+    /// Nothing was free at the last look.
+    has_no_page: bool,
+    has_no_line: bool,
+    /// Free lines, once somebody has counted them.
+    free: Option<u64>,
+}
+
+/// Memory that was taken from the chunks, and is not handed out yet.
+#[derive(Default)]
+struct Shard {
+    pages: Vec<Page>,
+    lines: Vec<Line>,
+}
+
+pub(crate) struct Alloc {
+    chunks: Box<[Mutex<Chunk>]>,
+    shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    /// Where the search for pages, and for lines, goes on.
+    page_at: AtomicUsize,
+    line_at: AtomicUsize,
+}
+
+thread_local! {
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
+
+fn own_shard() -> usize {
+    SHARD.with(|shard| {
+        if shard.get() == usize::MAX {
+            shard.set(NEXT_SHARD.fetch_add(1, Relaxed) % SHARDS);
+        }
+        shard.get()
+    })
+}
+
+impl Alloc {
+    pub(crate) fn new(pages: u64) -> Self {
+        let chunks = (0..bitmap_pages(pages)).map(|_| Mutex::default());
+        Self {
+            chunks: chunks.collect(),
+            shards: Default::default(),
+            page_at: AtomicUsize::new(0),
+            line_at: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn take_page<P: Pmem>(&self, space: &Space<P>) -> Res<Page> {
+        let mut shard = self.shards[own_shard()].lock();
+        if let Some(page) = shard.pages.pop() {
+            return Ok(page);
+        }
+        self.refill_pages(space, &mut shard)?;
+        match shard.pages.pop() {
+            Some(page) => Ok(page),
+            None => self.last_page(space, shard),
+        }
+    }
+
+    /// Takes a page when the chunks have none: gives back what shards hold, and looks again.
+    fn last_page<P: Pmem>(&self, space: &Space<P>, own: MutexGuard<'_, Shard>) -> Res<Page> {
+        drop(own);
+        self.drain(space)?;
+        let mut shard = self.shards[own_shard()].lock();
+        self.refill_pages(space, &mut shard)?;
+        shard.pages.pop().ok_or(Fault::Full)
+    }
+
+    pub(crate) fn take_line<P: Pmem>(&self, space: &Space<P>) -> Res<Line> {
+        let mut shard = self.shards[own_shard()].lock();
+        if let Some(line) = shard.lines.pop() {
+            return Ok(line);
+        }
+        self.refill_lines(space, &mut shard)?;
+        if let Some(line) = shard.lines.pop() {
+            return Ok(line);
+        }
+        drop(shard);
+        self.drain(space)?;
+        let mut shard = self.shards[own_shard()].lock();
+        self.refill_lines(space, &mut shard)?;
+        shard.lines.pop().ok_or(Fault::Full)
+    }
+
+    /// Takes several lines, or none.
+    pub(crate) fn take_lines<P: Pmem>(&self, space: &Space<P>, count: usize) -> Res<Vec<Line>> {
+        let mut lines = Vec::with_capacity(count);
+        for _ in 0..count {
+            match self.take_line(space) {
+                Ok(line) => lines.push(line),
+                Err(e) => {
+                    self.abandon_lines(space, &lines)?;
+                    return Err(e);
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    fn refill_pages<P: Pmem>(&self, space: &Space<P>, shard: &mut Shard) -> Res<()> {
+        self.search(&self.page_at, |number, chunk| {
+            if chunk.has_no_page {
+                return Ok(false);
+            }
+            for page in pages_of(number, space.pages) {
+                if chunk.word(space, page)? == 0 {
+                    chunk.set(space, page, 0, ALL)?;
+                    shard.pages.push(page);
+                    if shard.pages.len() == BATCH {
+                        break;
+                    }
+                }
+            }
+            chunk.has_no_page = shard.pages.len() < BATCH;
+            // The lowest is handed out first.
+            shard.pages.reverse();
+            Ok(!shard.pages.is_empty())
+        })
+    }
+
+    fn refill_lines<P: Pmem>(&self, space: &Space<P>, shard: &mut Shard) -> Res<()> {
+        self.search(&self.line_at, |number, chunk| {
+            if chunk.has_no_line {
+                return Ok(false);
+            }
+            // A page that is partly in use comes first, so that whole pages stay.
+            let mut whole = None;
+            for page in pages_of(number, space.pages) {
+                match chunk.word(space, page)? {
+                    ALL => {}
+                    0 => whole = whole.or(Some((page, 0))),
+                    word => {
+                        whole = Some((page, word));
+                        break;
+                    }
+                }
+            }
+            let Some((page, word)) = whole else {
+                chunk.has_no_line = true;
+                return Ok(false);
+            };
+            let free = (0..LINES).rev().filter(|bit| word & 1 << bit == 0);
+            shard
+                .lines
+                .extend(free.map(|bit| Line(page.0 * LINES + bit)));
+            chunk.set(space, page, word, ALL)?;
+            Ok(true)
+        })
+    }
+
+    /// Tries the chunks in a circle, until one is enough.
+    fn search(
+        &self,
+        from: &AtomicUsize,
+        mut enough: impl FnMut(usize, &mut Chunk) -> Res<bool>,
+    ) -> Res<()> {
+        let start = from.load(Relaxed);
+        for step in 0..self.chunks.len() {
+            let number = (start + step) % self.chunks.len();
+            if enough(number, &mut self.chunks[number].lock())? {
+                from.store(number, Relaxed);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what the shards hold.
+    fn drain<P: Pmem>(&self, space: &Space<P>) -> Res<()> {
+        for shard in &self.shards {
+            let shard = std::mem::take(&mut *shard.lock());
+            self.abandon_lines(space, &shard.lines)?;
+            for page in shard.pages {
+                self.abandon_page(space, page)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk(&self, page: Page) -> MutexGuard<'_, Chunk> {
+        self.chunks[(page.0 / FANOUT) as usize].lock()
+    }
+
+    /// Gives back a page that no persistent structure has used.
+    pub(crate) fn abandon_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
+        let mut chunk = self.chunk(page);
+        let word = chunk.word(space, page)?;
+        chunk.set(space, page, word, 0)
+    }
+
+    /// Gives back lines that no persistent structure has used.
+    pub(crate) fn abandon_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
+        for line in lines {
+            let page = Page(line.0 / LINES);
+            let mut chunk = self.chunk(page);
+            let word = chunk.word(space, page)?;
+            chunk.set(space, page, word, word & !(1 << (line.0 % LINES)))?;
+        }
+        Ok(())
+    }
+
+    /// Sets bits of a page in the bitmap, and starts the write-back.
+    pub(crate) fn mark<P: Pmem>(&self, space: &Space<P>, page: Page, bits: u64) -> Res<()> {
+        let mut chunk = self.chunk(page);
+        let latest = chunk.word(space, page)?;
+        let word = space.load(bitmap_word(page))?;
+        if word & bits != bits {
+            space.put(bitmap_word(page), word | bits);
+            chunk.set(space, page, latest, latest | bits)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mark_line<P: Pmem>(&self, space: &Space<P>, line: Line) -> Res<()> {
+        self.mark(space, Page(line.0 / LINES), 1 << (line.0 % LINES))
+    }
+
+    pub(crate) fn mark_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
+        self.mark(space, page, ALL)
+    }
+
+    /// Clears bits of a page in both views, and starts the write-back.
+    pub(crate) fn clear<P: Pmem>(&self, space: &Space<P>, page: Page, bits: u64) -> Res<()> {
+        let mut chunk = self.chunk(page);
+        let latest = chunk.word(space, page)?;
+        let word = space.load(bitmap_word(page))?;
+        if word & bits != 0 {
+            space.put(bitmap_word(page), word & !bits);
+        }
+        chunk.set(space, page, latest, latest & !bits)
+    }
+
+    pub(crate) fn clear_line<P: Pmem>(&self, space: &Space<P>, line: Line) -> Res<()> {
+        self.clear(space, Page(line.0 / LINES), 1 << (line.0 % LINES))
+    }
+
+    pub(crate) fn clear_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
+        self.clear(space, page, ALL)
+    }
+
+    /// Free lines. The first call reads the whole bitmap.
+    pub(crate) fn free_lines<P: Pmem>(&self, space: &Space<P>) -> Res<u64> {
+        let mut free = 0;
+        for (number, chunk) in self.chunks.iter().enumerate() {
+            let mut chunk = chunk.lock();
+            free += match chunk.free {
+                Some(free) => free,
+                None => {
+                    let mut count = 0;
+                    for page in pages_of(number, space.pages) {
+                        count += u64::from(chunk.word(space, page)?.count_zeros());
+                    }
+                    *chunk.free.insert(count)
+                }
+            };
+        }
+        let held = self.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            shard.lines.len() as u64 + shard.pages.len() as u64 * LINES
+        });
+        Ok(free + held.sum::<u64>())
+    }
+}
+
+/// The pages whose words are in a page of the bitmap.
+fn pages_of(chunk: usize, pages: u64) -> impl Iterator<Item = Page> {
+    let first = chunk as u64 * FANOUT;
+    (first..(first + FANOUT).min(pages)).map(Page)
+}
+
+impl Chunk {
+    /// The word of a page in the latest view.
+    fn word<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<u64> {
+        match self.latest.get(&page.0) {
+            Some(word) => Ok(*word),
+            None => space.load(bitmap_word(page)),
+        }
+    }
+
+    /// Changes the word of a page in the latest view from `old`.
+    fn set<P: Pmem>(&mut self, space: &Space<P>, page: Page, old: u64, word: u64) -> Res<()> {
+        if let Some(free) = &mut self.free {
+            *free = *free + u64::from(word.count_zeros()) - u64::from(old.count_zeros());
+        }
+        if word & old != old {
+            (self.has_no_page, self.has_no_line) = (false, false);
+        }
+        match space.load(bitmap_word(page))? == word {
+            true => self.latest.remove(&page.0),
+            false => self.latest.insert(page.0, word),
+        };
+        Ok(())
+    }
+}
+
+/// Bytes of the image before the first page that can be allocated.
+pub(crate) fn reserved_pages(pages: u64) -> u64 {
+    1 + bitmap_pages(pages)
+}
+
+const _: () = assert!(PAGE == LINES * 64);

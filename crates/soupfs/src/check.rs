@@ -1,0 +1,356 @@
+//! The checker: reads an image, and reports what breaks the invariants of `format.md`.
+//!
+//! Guarantees: it writes nothing; its memory is a word for each page and a little for each inode; it
+//! reads each line once, whatever the image holds.
+
+use crate::alloc::reserved_pages;
+use crate::error::{Fault, Res};
+use crate::format::{
+    FANOUT, Hash, LINES, Line, Link, MAX_DEPTH, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS,
+    bitmap_word, inode,
+};
+use crate::mount::{probe, seed};
+use crate::space::{Dentry, Space};
+use hashbrown::{HashMap, HashSet};
+use medium::Pmem;
+use vfs::check::{Report, Severity};
+use vfs::xattr_block::decode;
+use vfs::{FileType, Ino, SYMLINK_MAX, check_name};
+
+/// Checks an image.
+pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
+    let mut report = Report::default();
+    let info = match probe(pm) {
+        Ok(info) => info,
+        Err(e) => {
+            report.add("S1", Severity::Corrupt, e.to_string());
+            return report;
+        }
+    };
+    let space = Space {
+        pm,
+        pages: info.pages,
+        // No epoch: the latest view is not looked at.
+        epoch: 0,
+        seed: seed(&info.uuid),
+        is_after_crash: true,
+    };
+    let mut check = Check {
+        used: vec![0; info.pages as usize],
+        inodes: HashMap::new(),
+        left: Vec::new(),
+        space,
+        report,
+    };
+    if let Err(e) = check.run() {
+        let what = match e {
+            Fault::Corrupt(what) => what,
+            Fault::Medium(e) => e.to_string(),
+            Fault::Errno(e) => e.to_string(),
+            Fault::Full => "no memory".into(),
+        };
+        check.report.add("S1", Severity::Corrupt, what);
+    }
+    check.report
+}
+
+/// An inode, as it was read.
+struct Seen {
+    kind: FileType,
+    links: u32,
+    names: u32,
+    subdirs: u32,
+    parent: Ino,
+    /// The directories that name it, if it is one.
+    named_by: Vec<Ino>,
+}
+
+struct Check<'p, P: ?Sized> {
+    space: Space<&'p P>,
+    report: Report,
+    /// The lines in use, a word for each page.
+    used: Vec<u64>,
+    inodes: HashMap<u64, Seen>,
+    /// Directories that are not read yet.
+    left: Vec<Ino>,
+}
+
+impl<P: Pmem + ?Sized> Check<'_, P> {
+    fn corrupt(&mut self, invariant: &str, what: String) {
+        self.report.add(invariant, Severity::Corrupt, what);
+    }
+
+    fn leak(&mut self, invariant: &str, what: String) {
+        self.report.add(invariant, Severity::Leak, what);
+    }
+
+    fn run(&mut self) -> Res<()> {
+        for page in 0..reserved_pages(self.space.pages) {
+            self.used[page as usize] = u64::MAX;
+        }
+        if self.inode(Ino::ROOT)? != Some(FileType::Directory) {
+            self.corrupt("S1", "the root inode is not a directory".into());
+            return Ok(());
+        }
+        while let Some(dir) = self.left.pop() {
+            self.slot(dir, Line(dir.0).word(inode::ROOT), Hash(0), 0)?;
+        }
+        self.counts();
+        self.bitmap()
+    }
+
+    /// Claims lines of a page. Returns false, with a finding, if one has a use already.
+    fn claim(&mut self, page: Page, bits: u64, what: &dyn Fn() -> String) -> bool {
+        if page.0 < reserved_pages(self.space.pages) || page.0 >= self.space.pages {
+            self.corrupt("S3", format!("{} is in page {}, outside", what(), page.0));
+            return false;
+        }
+        let used = &mut self.used[page.0 as usize];
+        let is_free = *used & bits == 0;
+        *used |= bits;
+        if !is_free {
+            self.corrupt(
+                "S3",
+                format!("{} in page {} has another use", what(), page.0),
+            );
+        }
+        is_free
+    }
+
+    fn claim_line(&mut self, line: Line, what: &dyn Fn() -> String) -> bool {
+        self.claim(Page(line.0 / LINES), 1 << (line.0 % LINES), what)
+    }
+
+    fn claim_page(&mut self, page: Page, what: &dyn Fn() -> String) -> bool {
+        self.claim(page, u64::MAX, what)
+    }
+
+    /// Reads an inode for the first time. `None`: it is damaged.
+    fn inode(&mut self, ino: Ino) -> Res<Option<FileType>> {
+        let line = Line(ino.0);
+        let name = || format!("inode {ino}");
+        if ino != Ino::ROOT && !self.claim_line(line, &name) {
+            return Ok(None);
+        }
+        let inode = self.space.inode(line)?;
+        let Some(kind) = inode.kind() else {
+            self.corrupt("S2", format!("inode {ino} has the mode {:o}", inode.mode()));
+            return Ok(None);
+        };
+        let seen = Seen {
+            kind,
+            links: inode.links(),
+            names: 0,
+            subdirs: 0,
+            parent: Ino(inode.0[2]),
+            named_by: Vec::new(),
+        };
+        self.inodes.insert(ino.0, seen);
+        if let Some(page) = inode.xattr() {
+            self.xattr(ino, page)?;
+        }
+        match kind {
+            FileType::Directory => self.left.push(ino),
+            FileType::Regular => self.file(ino, Root(inode.0[3]), inode.0[2])?,
+            FileType::Symlink => self.target(ino, Line(inode.0[3]), inode.0[2])?,
+            FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {}
+        }
+        Ok(Some(kind))
+    }
+
+    fn xattr(&mut self, ino: Ino, page: Page) -> Res<()> {
+        let name = || format!("the attributes of inode {ino}");
+        if self.claim_page(page, &name) {
+            let mut bytes = [0; PAGE as usize];
+            self.space.pm.read(page.addr(), &mut bytes)?;
+            if decode(&bytes).is_none() {
+                self.corrupt("S10", format!("{} are malformed", name()));
+            }
+        }
+        Ok(())
+    }
+
+    fn target(&mut self, ino: Ino, mut line: Line, len: u64) -> Res<()> {
+        let name = || format!("the target of link {ino}");
+        if len == 0 || len > SYMLINK_MAX as u64 {
+            self.corrupt("S9", format!("{} has {len} bytes", name()));
+            return Ok(());
+        }
+        for _ in 0..(len as usize).div_ceil(crate::format::TEXT) {
+            if !self.claim_line(line, &name) {
+                return Ok(());
+            }
+            line = Line(self.space.load(line.word(0))?);
+        }
+        let mut text = vec![0; len as usize];
+        let first = Line(self.space.load(Line(ino.0).word(inode::ROOT))?);
+        self.space.text(first, &mut text)?;
+        if text.contains(&0) {
+            self.corrupt("S9", format!("{} has a NUL", name()));
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, ino: Ino, root: Root, size: u64) -> Res<()> {
+        if size > vfs::SIZE_MAX {
+            self.corrupt("S2", format!("file {ino} has {size} bytes"));
+        }
+        match root.page() {
+            None => Ok(()),
+            Some(_) if root.height() > MAX_HEIGHT => {
+                self.corrupt("S7", format!("file {ino} has the height {}", root.height()));
+                Ok(())
+            }
+            Some(page) => self.tree(ino, page, root.height(), 0, size.div_ceil(PAGE)),
+        }
+    }
+
+    fn tree(&mut self, ino: Ino, page: Page, height: u32, first: u64, end: u64) -> Res<()> {
+        let name = || format!("block {first} of file {ino}");
+        if !self.claim_page(page, &name) {
+            return Ok(());
+        }
+        if height == 0 {
+            if first >= end {
+                self.leak("S7", format!("{} is past its end", name()));
+            }
+            return Ok(());
+        }
+        for index in 0..FANOUT {
+            let next = self.space.load(page.word(index))?;
+            if next != 0 {
+                let start = first + (index << (TABLE_BITS * (height - 1)));
+                self.tree(ino, Page(next), height - 1, start, end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a slot of a directory, with the least hash that it may hold.
+    fn slot(&mut self, dir: Ino, at: u64, least: Hash, depth: u32) -> Res<()> {
+        let link = Link(self.space.load(at)?);
+        let Some(table) = link.as_table() else {
+            return self.chain(dir, link, least, depth);
+        };
+        if depth == MAX_DEPTH {
+            self.corrupt("S4", format!("directory {dir} has a table too deep"));
+            return Ok(());
+        }
+        if !self.claim_page(table, &|| format!("a table of directory {dir}")) {
+            return Ok(());
+        }
+        let step = crate::format::HASH_BITS - TABLE_BITS * (depth + 1);
+        for index in 0..FANOUT {
+            let least = Hash(least.0 | index << step);
+            self.slot(dir, table.word(index), least, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn chain(&mut self, dir: Ino, first: Link, least: Hash, depth: u32) -> Res<()> {
+        let mut link = first;
+        let mut last = least;
+        let mut names = HashSet::new();
+        while let Some(line) = link.in_chain(least, depth) {
+            if !self.claim_line(line, &|| format!("a dentry of directory {dir}")) {
+                return Ok(());
+            }
+            let entry = self.space.dentry(line)?;
+            if entry.hash < last || Link::dentry(line, entry.hash) != link {
+                self.corrupt(
+                    "S4",
+                    format!("directory {dir}: line {} is out of order", line.0),
+                );
+            }
+            last = entry.hash;
+            self.entry(dir, &entry, &mut names)?;
+            link = self.space.next(line)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, dir: Ino, entry: &Dentry, names: &mut HashSet<Vec<u8>>) -> Res<()> {
+        for line in self.space.lines_of_name(entry)? {
+            self.claim_line(line, &|| format!("a name in directory {dir}"));
+        }
+        let name = self.space.name(entry)?;
+        let text = name.escape_ascii().to_string();
+        if check_name(&name).is_err() || Hash::of(&name, self.space.seed) != entry.hash {
+            self.corrupt("S5", format!("directory {dir}: the name {text} is damaged"));
+        }
+        if !names.insert(name) {
+            self.corrupt("S5", format!("directory {dir} has the name {text} twice"));
+        }
+        let ino = Ino(entry.ino);
+        if !self.inodes.contains_key(&ino.0) {
+            self.inode(ino)?;
+        }
+        let Some(seen) = self.inodes.get_mut(&ino.0) else {
+            return Ok(());
+        };
+        seen.names += 1;
+        let kind = seen.kind;
+        if kind == FileType::Directory {
+            seen.named_by.push(dir);
+            if let Some(parent) = self.inodes.get_mut(&dir.0) {
+                parent.subdirs += 1;
+            }
+        }
+        if kind as u8 != entry.kind {
+            self.corrupt(
+                "S5",
+                format!("directory {dir}: {text} has another type than its inode"),
+            );
+        }
+        Ok(())
+    }
+
+    fn counts(&mut self) {
+        for (ino, seen) in std::mem::take(&mut self.inodes) {
+            let is_dir = seen.kind == FileType::Directory;
+            let is_root = Ino(ino) == Ino::ROOT;
+            let wanted = if is_dir { 2 + seen.subdirs } else { seen.names };
+            if seen.links < seen.names || (!is_dir && seen.links < wanted) {
+                self.corrupt(
+                    "S6",
+                    format!("inode {ino} counts {} of {wanted} links", seen.links),
+                );
+            } else if seen.links != wanted {
+                self.leak(
+                    "S6",
+                    format!("inode {ino} counts {} links, not {wanted}", seen.links),
+                );
+            }
+            let has_parent = seen.named_by.contains(&seen.parent);
+            if is_dir && !(has_parent || (is_root && seen.parent == Ino::ROOT)) {
+                self.corrupt(
+                    "S8",
+                    format!("the parent of directory {ino} does not name it"),
+                );
+            }
+            match seen.named_by.len() {
+                0 | 1 => {}
+                2 => self.leak("S8", format!("directory {ino} has two names")),
+                n => self.corrupt("S8", format!("directory {ino} has {n} names")),
+            }
+        }
+    }
+
+    fn bitmap(&mut self) -> Res<()> {
+        for page in 0..self.space.pages {
+            let stored = self.space.load(bitmap_word(Page(page)))?;
+            let used = self.used[page as usize];
+            if used & !stored != 0 {
+                self.corrupt(
+                    "S11",
+                    format!("lines of page {page} are in use and marked as free"),
+                );
+            }
+            let lost = (stored & !used).count_ones();
+            if lost > 0 {
+                self.leak("S11", format!("{lost} lines of page {page} have no use"));
+            }
+        }
+        Ok(())
+    }
+}

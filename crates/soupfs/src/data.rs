@@ -1,0 +1,324 @@
+//! Operations on contents: read, write, truncate, fallocate, seek.
+//!
+//! New blocks are staged in memory until a persister links them. Blocks of the tree are overwritten
+//! in place, or copied if the mount copies data.
+
+use crate::error::Res;
+use crate::format::{FANOUT, PAGE, Page, Root, TABLE_BITS};
+use crate::node::{Node, Staged, State};
+use crate::volume::Volume;
+use medium::Pmem;
+use std::sync::Arc;
+use vfs::{
+    Ctx, Errno, Fallocate, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, end_of, must_be_regular, perm,
+};
+
+impl<P: Pmem> Volume<P> {
+    /// The page of a block in the latest view.
+    fn page_of(&self, state: &State, block: u64) -> Res<Option<Page>> {
+        match state.file.staged.get(&block) {
+            Some(Staged::Page { page, .. }) => Ok(Some(*page)),
+            Some(Staged::Hole) => Ok(None),
+            None if state.file.is_cut(block) => Ok(None),
+            None => self.space.block(state.file.root(), block),
+        }
+    }
+
+    /// A page of a block for new bytes. `is_whole`: all bytes are written.
+    fn page_for(&self, state: &mut State, block: u64, is_whole: bool) -> Res<Page> {
+        let old = self.page_of(state, block)?;
+        let is_own = matches!(
+            state.file.staged.get(&block),
+            Some(Staged::Page {
+                is_taken: false,
+                ..
+            })
+        );
+        if let Some(page) = old.filter(|_| is_own || !self.copies_data) {
+            if !is_own {
+                state.file.dirty.insert(block);
+            }
+            return Ok(page);
+        }
+        let page = match is_whole {
+            true => self.alloc.take_page(&self.space)?,
+            false => self.take_zeroed()?,
+        };
+        if let Some(old) = old.filter(|_| !is_whole) {
+            let mut bytes = [0; PAGE as usize];
+            self.space.pm.read(old.addr(), &mut bytes)?;
+            self.space.pm.store(page.addr(), &bytes);
+        }
+        let staged = Staged::Page {
+            page,
+            is_taken: false,
+        };
+        state.file.staged.insert(block, staged);
+        Ok(page)
+    }
+
+    pub(crate) fn read(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, bool)> {
+        let node = self.node(ino)?;
+        let state = node.state.read();
+        must_be_regular(state.kind, Errno::INVAL)?;
+        let len = state.size.saturating_sub(off).min(buf.len() as u64) as usize;
+        for (at, part) in parts_mut(off, &mut buf[..len]) {
+            match self.page_of(&state, at / PAGE)? {
+                None => part.fill(0),
+                Some(page) => self.space.pm.read(page.addr() + at % PAGE, part)?,
+            }
+        }
+        Ok((len, self.is_atime_due(&node, &state)))
+    }
+
+    pub(crate) fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Res<usize> {
+        let node = self.node(ino)?;
+        let mut state = node.state.write();
+        must_be_regular(state.kind, Errno::INVAL)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let end = end_of(off, data.len() as u64, SIZE_MAX)?;
+        self.zero_gap(&mut state, off)?;
+        let mut at = off;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let take = rest.len().min((PAGE - at % PAGE) as usize);
+            let page = self.page_for(&mut state, at / PAGE, take == PAGE as usize)?;
+            self.space.pm.store(page.addr() + at % PAGE, &rest[..take]);
+            rest = &rest[take..];
+            at += take as u64;
+        }
+        state.size = state.size.max(end);
+        self.contents_changed(cx, &node, &mut state);
+        Ok(data.len())
+    }
+
+    /// Zeros the bytes of the last block after the end, up to `until`: a crash may have left others.
+    fn zero_gap(&self, state: &mut State, until: u64) -> Res<()> {
+        let (from, block) = (state.size, state.size / PAGE);
+        let until = until.min((block + 1) * PAGE);
+        if from % PAGE != 0 && from < until && self.page_of(state, block)?.is_some() {
+            self.zero(state, from, until)?;
+        }
+        Ok(())
+    }
+
+    /// Zeros bytes of one block that has a page.
+    fn zero(&self, state: &mut State, from: u64, until: u64) -> Res<()> {
+        let page = self.page_for(state, from / PAGE, false)?;
+        let zeros = [0; PAGE as usize];
+        let len = (until - from) as usize;
+        self.space
+            .pm
+            .store(page.addr() + from % PAGE, &zeros[..len]);
+        Ok(())
+    }
+
+    fn contents_changed(&self, cx: &Ctx, node: &Arc<Node>, state: &mut State) {
+        state.perm = perm::perm_after_write(cx, &state.attr(node.ino));
+        let now = self.clock.now();
+        self.touch_contents(node, state, now);
+    }
+
+    /// Sets the size; the node is locked.
+    pub(crate) fn resize(&self, state: &mut State, size: u64) -> Res<()> {
+        if size > SIZE_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        if size >= state.size {
+            self.zero_gap(state, size)?;
+            state.size = size;
+            return Ok(());
+        }
+        let cut = size.div_ceil(PAGE);
+        for staged in state.file.staged.split_off(&cut).into_values() {
+            self.drop_staged(staged)?;
+        }
+        state.file.dirty.split_off(&cut);
+        state.file.cut = Some(state.file.cut.map_or(cut, |old| old.min(cut)));
+        state.file.cut_size = Some(state.file.cut_size.map_or(size, |old| old.min(size)));
+        state.size = size;
+        Ok(())
+    }
+
+    /// Gives back a staged page, unless a persister is about to link it: then the next round frees
+    /// it.
+    fn drop_staged(&self, staged: Staged) -> Res<()> {
+        match staged {
+            Staged::Page {
+                page,
+                is_taken: false,
+            } => self.alloc.abandon_page(&self.space, page),
+            Staged::Page { is_taken: true, .. } | Staged::Hole => Ok(()),
+        }
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        kind: Fallocate,
+        off: u64,
+        len: u64,
+    ) -> Res<()> {
+        let node = self.node(ino)?;
+        let mut state = node.state.write();
+        must_be_regular(state.kind, Errno::NODEV)?;
+        if len == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let end = end_of(off, len, SIZE_MAX)?;
+        let size = match kind.keeps_size() {
+            true => state.size,
+            false => state.size.max(end),
+        };
+        match kind {
+            Fallocate::Allocate { .. } => self.reserve(&mut state, off, end.min(size))?,
+            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
+                let end = end.min(state.size);
+                self.punch(&mut state, off, end)?;
+            }
+        }
+        if size > state.size {
+            self.zero_gap(&mut state, size)?;
+            state.size = size;
+        }
+        self.contents_changed(cx, &node, &mut state);
+        Ok(())
+    }
+
+    /// Takes pages for the holes of a range.
+    fn reserve(&self, state: &mut State, off: u64, end: u64) -> Res<()> {
+        let blocks = off / PAGE..end.div_ceil(PAGE);
+        let wanted = blocks.end.saturating_sub(blocks.start);
+        if wanted > self.space.pages {
+            return Err(Errno::NOSPC.into());
+        }
+        for block in blocks {
+            if self.page_of(state, block)?.is_none() {
+                self.page_for(state, block, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros, and gives back its whole blocks.
+    fn punch(&self, state: &mut State, off: u64, end: u64) -> Res<()> {
+        if off >= end {
+            return Ok(()); // past the end, where all is zero
+        }
+        let mut at = off / PAGE;
+        while let Some(block) = self.next_block(state, at)?.filter(|b| b * PAGE < end) {
+            let (start, stop) = (block * PAGE, (block + 1) * PAGE);
+            let is_whole = off <= start && (stop <= end || end >= state.size);
+            if is_whole {
+                if let Some(staged) = state.file.staged.remove(&block) {
+                    self.drop_staged(staged)?;
+                }
+                state.file.dirty.remove(&block);
+                state.file.staged.insert(block, Staged::Hole);
+            } else {
+                self.zero(state, off.max(start), end.min(stop))?;
+            }
+            at = block + 1;
+        }
+        Ok(())
+    }
+
+    /// The first block from `from` on that has a page.
+    fn next_block(&self, state: &State, from: u64) -> Res<Option<u64>> {
+        let is_page = |staged: &Staged| matches!(staged, Staged::Page { .. });
+        let mut staged = state.file.staged.range(from..);
+        let staged = staged.find(|(_, s)| is_page(s)).map(|(block, _)| *block);
+        let mut at = from;
+        let stored = loop {
+            let next = self.next_stored(state.file.root(), at)?;
+            match next.filter(|block| !state.file.is_cut(*block)) {
+                Some(block) if state.file.staged.contains_key(&block) => at = block + 1,
+                other => break other,
+            }
+        };
+        Ok(staged.into_iter().chain(stored).min())
+    }
+
+    /// The first block from `from` on that the tree has.
+    fn next_stored(&self, root: Root, from: u64) -> Res<Option<u64>> {
+        match root.page() {
+            Some(page) if from < Root::span(root.height()) => {
+                self.next_below(page, root.height(), 0, from)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn next_below(&self, node: Page, height: u32, first: u64, from: u64) -> Res<Option<u64>> {
+        if height == 0 {
+            return Ok(Some(first));
+        }
+        let shift = TABLE_BITS * (height - 1);
+        for index in (from.saturating_sub(first) >> shift)..FANOUT {
+            let next = self.space.load(self.space.entry(node, index)?)?;
+            if next == 0 {
+                continue;
+            }
+            let start = first + (index << shift);
+            let found = self.next_below(self.space.page(Page(next))?, height - 1, start, from)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn seek(&self, ino: Ino, off: u64, kind: SeekKind) -> Res<u64> {
+        let node = self.node(ino)?;
+        let state = node.state.read();
+        if must_be_regular(state.kind, Errno::INVAL).is_err() {
+            return Err(Errno::INVAL.into());
+        }
+        if off >= state.size {
+            return Err(Errno::NXIO.into());
+        }
+        let mut block = off / PAGE;
+        match kind {
+            SeekKind::Data => {
+                let next = self.next_block(&state, block)?;
+                let next = next.filter(|block| block * PAGE < state.size);
+                Ok(off.max(next.ok_or(Errno::NXIO)? * PAGE))
+            }
+            SeekKind::Hole => {
+                while block * PAGE < state.size && self.page_of(&state, block)?.is_some() {
+                    block += 1;
+                }
+                Ok(off.max((block * PAGE).min(state.size)))
+            }
+        }
+    }
+
+    pub(crate) fn read_link(&self, ino: Ino) -> Res<Vec<u8>> {
+        let node = self.node(ino)?;
+        let state = node.state.read();
+        let Some(line) = state.target else {
+            return Err(Errno::INVAL.into());
+        };
+        if state.size > SYMLINK_MAX as u64 {
+            return Err(crate::error::corrupt(format_args!(
+                "the link {ino} is too long"
+            )));
+        }
+        let mut target = vec![0; state.size as usize];
+        self.space.text(line, &mut target)?;
+        Ok(target)
+    }
+}
+
+/// The parts of a buffer that lie in one page each, with their offsets in the file.
+fn parts_mut(off: u64, buf: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> {
+    let first = ((PAGE - off % PAGE) as usize).min(buf.len());
+    let (head, tail) = buf.split_at_mut(first);
+    let start = off + first as u64;
+    let tail = tail.chunks_mut(PAGE as usize).enumerate();
+    let tail = tail.map(move |(n, part)| (start + n as u64 * PAGE, part));
+    std::iter::once((off, head)).chain(tail)
+}

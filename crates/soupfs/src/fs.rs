@@ -1,0 +1,393 @@
+//! The mounted file system: the calls, and the thread of the persister.
+
+use crate::error::{Fault, Res};
+use crate::format::{FANOUT, Hash, LINES, Line, PAGE, inode};
+use crate::volume::Volume;
+use medium::Pmem;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vfs::{
+    Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
+    Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
+    SetAttr, StatFs, XattrMode, check_name, perm,
+};
+
+/// Bits of a cookie below the hash: the number of the name among those with its hash.
+const COOKIE_BITS: u32 = 7;
+/// The first such number, so that no cookie is that of `.` or `..`.
+const COOKIE_FIRST: u64 = 3;
+
+/// A mounted SoupFS. When it is dropped, everything becomes persistent.
+pub struct SoupFs<P: Pmem + 'static> {
+    pub(crate) core: Arc<Volume<P>>,
+    persister: Option<Persister>,
+    bound_s: u32,
+}
+
+/// The thread that persists.
+struct Persister {
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Persister {
+    fn start<P: Pmem + 'static>(core: Arc<Volume<P>>, period: Duration) -> Option<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let signal = Arc::clone(&stop);
+        let run = move || {
+            let (stop, changed) = &*signal;
+            let mut is_over = stop.lock();
+            while !*is_over {
+                changed.wait_for(&mut is_over, period);
+                parking_lot::MutexGuard::unlocked(&mut is_over, || {
+                    if let Err(e) = core.persist_all() {
+                        e.errno(); // logged; the next fsync returns it
+                    }
+                });
+            }
+        };
+        let thread = std::thread::Builder::new().name("persister".into());
+        let thread = thread.spawn(run);
+        Some(Self {
+            thread: Some(thread.ok()?),
+            stop,
+        })
+    }
+}
+
+impl Drop for Persister {
+    fn drop(&mut self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<P: Pmem + 'static> SoupFs<P> {
+    /// `bound_s`: seconds between two rounds of the persister; `None` starts none.
+    pub(crate) fn new(core: Volume<P>, bound_s: Option<u32>) -> Self {
+        let core = Arc::new(core);
+        let start =
+            |seconds: u32| Persister::start(Arc::clone(&core), Duration::from_secs(seconds.into()));
+        Self {
+            persister: bound_s.filter(|_| !core.read_only).and_then(start),
+            bound_s: bound_s.unwrap_or(1),
+            core,
+        }
+    }
+
+    /// Makes everything persistent, and marks the image as unmounted.
+    ///
+    /// # Errors
+    /// `EIO` if the medium fails.
+    pub fn close(&mut self) -> Result<()> {
+        self.persister = None;
+        if self.core.read_only {
+            return Ok(());
+        }
+        self.core.persist_all().map_err(Fault::errno)?;
+        self.core.space.mark_clean().map_err(Fault::errno)
+    }
+
+    fn list(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<Attr>) -> Res<bool>,
+    ) -> Res<()> {
+        let core = &self.core;
+        let node = core.node(dir)?;
+        if !node.is_dir {
+            return Err(Errno::NOTDIR.into());
+        }
+        // A directory above comes before this one in the order of locks.
+        let parent = node.state.read().parent;
+        let above = core
+            .cached(parent)
+            .map(|node| node.state.read().attr(parent));
+        let state = node.state.read();
+        let own = state.attr(dir);
+        perm::access(cx, &own, perm::Access::READ)?;
+        for (attr, name, cookie) in [(Some(own), &b"."[..], 1), (above, b"..", 2)] {
+            let entry = DirEntry {
+                ino: attr.map_or(parent, |attr| attr.ino),
+                kind: FileType::Directory,
+                name,
+                cookie: Cookie(cookie),
+            };
+            if after.0 < cookie && !sink(&entry, attr)? {
+                return Ok(());
+            }
+        }
+        let mut last = (Hash(u64::MAX), 0);
+        let from = Hash(after.0 >> COOKIE_BITS);
+        state.view.list(&core.space, from, &mut |found| {
+            let number = match last.0 == found.hash {
+                true => last.1 + 1,
+                false => COOKIE_FIRST,
+            };
+            last = (found.hash, number);
+            let cookie = found.hash.0 << COOKIE_BITS | number;
+            if cookie <= after.0 {
+                return Ok(true);
+            }
+            let name = core.space.name(found)?;
+            let entry = DirEntry {
+                ino: Ino(found.ino),
+                kind: FileType::from_code(found.kind).unwrap_or(FileType::Regular),
+                name: &name,
+                cookie: Cookie(cookie),
+            };
+            sink(&entry, None)
+        })
+    }
+
+    fn read_dir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<Attr>) -> Res<bool>,
+    ) -> Result<()> {
+        self.list(cx, dir, after, sink).map_err(Fault::errno)?;
+        self.core.accessed(cx, dir);
+        Ok(())
+    }
+}
+
+impl<P: Pmem + 'static> Drop for SoupFs<P> {
+    fn drop(&mut self) {
+        if self.persister.is_some()
+            && let Err(e) = self.close()
+        {
+            tracing::error!("the file system could not be closed: {e}");
+        }
+    }
+}
+
+/// The promises of a mount.
+pub(crate) fn guarantees(copies_data: bool, bound_s: u32) -> Guarantees {
+    let (mode, data_atomic) = match copies_data {
+        true => (" (data=atomic)", Atomicity::Block),
+        false => ("", Atomicity::None),
+    };
+    Guarantees {
+        name: format!("soupfs{mode}"),
+        durable: Durability::Interval(bound_s),
+        metadata_atomic: Atomicity::Word,
+        data_atomic,
+        metadata_ordered: Ordering::None,
+        data_ordered: Ordering::None,
+        times_atomic: false,
+        notes: vec![
+            "After a crash the image is consistent at once. Only memory may be lost, and link \
+             counts may be too high, until fsck."
+                .into(),
+        ],
+    }
+}
+
+impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
+    fn guarantees(&self) -> Guarantees {
+        guarantees(self.core.copies_data, self.bound_s)
+    }
+
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.core.look_up(cx, dir, name).map_err(Fault::errno)
+    }
+
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        let node = self.core.node(ino).map_err(Fault::errno)?;
+        node.refs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let attr = node.state.read().attr(ino);
+        Ok(attr)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        if let Some(node) = self.core.cached(ino) {
+            self.core.unref(&node, count);
+        }
+    }
+
+    fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
+        let node = self.core.node(ino).map_err(Fault::errno)?;
+        let attr = node.state.read().attr(ino);
+        Ok(attr)
+    }
+
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.core.change(|| self.core.set_attr(cx, ino, set))
+    }
+
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.read_dir(cx, dir, after, &mut |entry, _| Ok(sink(entry)))
+    }
+
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<()> {
+        let mut refused = Vec::new();
+        let result = self.read_dir(cx, dir, after, &mut |entry, attr| {
+            if entry.cookie.0 < COOKIE_FIRST {
+                return Ok(sink(entry, attr.as_ref()));
+            }
+            let Ok(node) = self.core.obtain(entry.ino) else {
+                return Ok(sink(entry, None));
+            };
+            let attr = node.state.read().attr(entry.ino);
+            let accepted = sink(entry, Some(&attr));
+            if !accepted {
+                refused.push(node);
+            }
+            Ok(accepted)
+        });
+        for node in refused {
+            self.core.unref(&node, 1);
+        }
+        result
+    }
+
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        check_name(at.name)?;
+        self.core.change(|| self.core.make(cx, at, new))
+    }
+
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        let target = self.core.read_link(ino).map_err(Fault::errno)?;
+        self.core.accessed(cx, ino);
+        Ok(target)
+    }
+
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let at = Name::new(dir, name);
+        self.core.change(|| self.core.link(cx, ino, at))
+    }
+
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        self.core.change(|| self.core.remove(cx, at, which))
+    }
+
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        self.core.change(|| self.core.rename(cx, from, to, flags))
+    }
+
+    fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        self.core.change(|| self.core.make_nameless(cx, dir, mode))
+    }
+
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        let node = self.core.node(ino).map_err(Fault::errno)?;
+        let attr = node.state.read().attr(ino);
+        perm::may_open(cx, &attr, flags)?;
+        node.refs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if flags.contains(OpenFlags::TRUNCATE) && attr.kind == FileType::Regular {
+            let set = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            if let Err(e) = self.setattr(cx, ino, &set) {
+                self.release(ino);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        let (len, is_due) = self.core.read(ino, off, buf).map_err(Fault::errno)?;
+        if is_due && !buf.is_empty() {
+            self.core.accessed(cx, ino);
+        }
+        Ok(len)
+    }
+
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        self.core.change(|| self.core.write(cx, ino, off, data))
+    }
+
+    fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
+        self.core
+            .change(|| self.core.fallocate(cx, ino, kind, off, len))
+    }
+
+    fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        self.core.seek(ino, off, kind).map_err(Fault::errno)
+    }
+
+    fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.core.node(ino).map_err(Fault::errno)?;
+        self.sync()
+    }
+
+    fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        let node = self.core.node(ino).map_err(Fault::errno)?;
+        match node.is_dir {
+            true => self.sync(),
+            false => Err(Errno::NOTDIR),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.core.read_only {
+            return Ok(());
+        }
+        self.core.persist_all().map_err(Fault::errno)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let core = &self.core;
+        let lines = core.alloc.free_lines(&core.space).map_err(Fault::errno)?;
+        let free = lines / LINES;
+        let all = core.space.pages;
+        Ok(StatFs {
+            block_bytes: PAGE as u32,
+            blocks: all,
+            blocks_free: free,
+            blocks_avail: free,
+            inodes: all * LINES,
+            inodes_free: lines,
+            name_max: vfs::NAME_MAX as u32,
+        })
+    }
+
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.core.get_xattr(cx, ino, name).map_err(Fault::errno)
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.core
+            .change(|| self.core.set_xattr(cx, ino, name, value, mode))
+    }
+
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.core.list_xattrs(cx, ino).map_err(Fault::errno)
+    }
+
+    fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        self.core.change(|| self.core.remove_xattr(cx, ino, name))
+    }
+}
+
+const _: () = assert!(FANOUT == 512 && inode::ROOT == 3 && Line(1).0 == 1);

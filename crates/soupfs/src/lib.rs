@@ -1,0 +1,66 @@
+//! SoupFS: soft updates on byte-addressable persistent memory, by pointer-based dual views (Dong and
+//! Chen, USENIX ATC 2017).
+//!
+//! A call changes the *latest view*, and flushes and fences nothing. A *persister* makes changes part
+//! of the *consistent view* later, in an order that keeps this view usable at every instant. So a
+//! mount after a crash needs no recovery, no log and no check. Both views share most structures: they
+//! differ in the links and roots that they follow. `format.md` has the bytes.
+//!
+//! # Modules, each below those that use it
+//! - `error`, `format`, `seeded`: the format.
+//! - `space`, `alloc`: reads of the image; the allocator.
+//! - `view`, `change`, `node`: the latest view of directories, the changes that are not persistent,
+//!   inodes in memory.
+//! - `volume`: all nodes and lists; its documentation has the order of locks.
+//! - `names`, `rename`, `data`, `attrs`: the operations.
+//! - `persist`: the persister.
+//! - `fs`, `mount`, `mkfs`, `check`, `system`: the trait, and the image as a whole.
+//!
+//! # Example
+//!
+//! ```
+//! use medium::MemoryPmem;
+//! use soupfs::{MkfsOptions, MountOptions, SoupFs, mkfs};
+//! use vfs::{Ctx, FileSystem, Ino};
+//!
+//! let pm = MemoryPmem::new(4 << 20);
+//! mkfs(&pm, &MkfsOptions::default())?;
+//! let fs = SoupFs::open(pm, MountOptions::default())?;
+//! let caller = Ctx::root();
+//! let file = fs.create(&caller, Ino::ROOT, b"letter", 0o644)?;
+//! fs.write(&caller, file.ino, 0, b"kept")?;
+//! // Durable now; without this, within a second.
+//! fs.fsync(&caller, file.ino, false)?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
+
+mod alloc;
+mod attrs;
+mod change;
+mod check;
+
+mod data;
+mod error;
+pub mod format;
+mod fs;
+mod mkfs;
+mod mount;
+mod names;
+mod node;
+mod persist;
+mod rename;
+pub mod seeded;
+mod space;
+mod system;
+mod view;
+mod volume;
+
+pub use check::check;
+pub use error::Error;
+pub use fs::SoupFs;
+pub use mkfs::{MkfsOptions, mkfs};
+pub use mount::{MountOptions, SuperInfo, probe};
+pub use system::SoupSystem;
+pub use vfs::Atime;

@@ -1,0 +1,157 @@
+//! Opens an image. There is no recovery: the consistent view is usable as it is.
+
+use crate::error::{Error, Fault};
+use crate::format::{MAGIC, MAX_PAGES, MIN_PAGES, PAGE, VERSION, at};
+use crate::fs::SoupFs;
+use crate::space::Space;
+use crate::volume::{Settings, Volume};
+use medium::{Pmem, Rule};
+use std::sync::Arc;
+use vfs::{Atime, Clock, SystemClock};
+
+/// Options of a mount.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// Nothing is written.
+    pub read_only: bool,
+    /// The policy for access times.
+    pub atime: Atime,
+    /// The clock of time stamps.
+    pub clock: Arc<dyn Clock>,
+    /// Seconds between two rounds of the persister: what a crash may lose. `None`: only a sync
+    /// makes changes persistent.
+    pub bound_s: Option<u32>,
+    /// A number of this boot of the machine. If it is that of the last mount, which has not ended
+    /// with an unmount, a server was killed: stores may be in the caches of the processor, and the
+    /// mount flushes all. `None`: it assumes so.
+    pub boot: Option<u128>,
+    /// Whether data are copied on write, so that a write within a block is atomic.
+    pub data_atomic: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            atime: Atime::default(),
+            clock: Arc::new(SystemClock),
+            bound_s: Some(1),
+            boot: None,
+            data_atomic: false,
+        }
+    }
+}
+
+/// The facts of a superblock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuperInfo {
+    /// Version of the format.
+    pub version: u32,
+    /// UUID.
+    pub uuid: [u8; 16],
+    /// Pages of the file system.
+    pub pages: u64,
+    /// Mounts that wrote, and the mkfs.
+    pub epoch: u64,
+    /// Whether it was unmounted.
+    pub is_clean: bool,
+}
+
+/// Reads the superblock.
+///
+/// # Errors
+/// There is no SoupFS, or its superblock is damaged.
+pub fn probe<P: Pmem + ?Sized>(pm: &P) -> Result<SuperInfo, Error> {
+    let mut head = [0; at::CRC as usize];
+    if pm.len() < MIN_PAGES * PAGE {
+        return Err(Error::NotSoupFs);
+    }
+    pm.read(0, &mut head)?;
+    if head[..8] != MAGIC {
+        return Err(Error::NotSoupFs);
+    }
+    let version = pm.load(at::VERSION)? as u32;
+    if version != VERSION {
+        return Err(Error::Version(version));
+    }
+    if pm.load(at::CRC)? != u64::from(crc32fast::hash(&head)) {
+        return Err(Error::Corrupt("the superblock has a wrong checksum".into()));
+    }
+    let pages = pm.load(at::PAGES)?;
+    if !(MIN_PAGES..=MAX_PAGES).contains(&pages) {
+        return Err(Error::Corrupt(format!(
+            "the superblock counts {pages} pages"
+        )));
+    }
+    if pages * PAGE > pm.len() {
+        return Err(Error::Size {
+            need: pages * PAGE,
+            have: pm.len(),
+        });
+    }
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&head[at::UUID as usize..][..16]);
+    Ok(SuperInfo {
+        version,
+        uuid,
+        pages,
+        epoch: pm.load(at::EPOCH)?,
+        is_clean: pm.load(at::CLEAN)? == 1,
+    })
+}
+
+/// The seed of the hashes of names.
+pub(crate) fn seed(uuid: &[u8; 16]) -> u64 {
+    let (a, b) = uuid.split_at(8);
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    word(a) ^ word(b)
+}
+
+impl<P: Pmem + 'static> SoupFs<P> {
+    /// Opens an image.
+    ///
+    /// # Errors
+    /// See [`probe`]; the medium fails.
+    pub fn open(pm: P, options: MountOptions) -> Result<Self, Error> {
+        let info = probe(&pm)?;
+        let mut boot = [0; 16];
+        pm.read(at::BOOT, &mut boot)?;
+        let is_same_boot = options
+            .boot
+            .is_none_or(|boot_now| boot == boot_now.to_le_bytes());
+        let epoch = info.epoch.wrapping_add(1).max(1);
+        if !options.read_only {
+            // Latest links of this epoch are stored from now on. If the number were lost, the next
+            // mount would have it, too, and believe them.
+            pm.store_word(at::EPOCH, epoch);
+            pm.store_word(at::CLEAN, 0);
+            pm.store(at::BOOT, &options.boot.unwrap_or(0).to_le_bytes());
+            pm.flush(at::EPOCH, 32);
+            pm.fence(Rule::DurableBeforeUse)?;
+        }
+        let space = Space {
+            pm,
+            pages: info.pages,
+            epoch,
+            seed: seed(&info.uuid),
+            is_after_crash: !info.is_clean,
+        };
+        let settings = Settings {
+            clock: options.clock,
+            atime: options.atime,
+            read_only: options.read_only,
+            copies_data: options.data_atomic,
+        };
+        let core = Volume::new(space, settings);
+        let failed = |e: Fault| match e {
+            Fault::Corrupt(what) => Error::Corrupt(what),
+            Fault::Medium(e) => Error::Medium(e),
+            Fault::Errno(_) | Fault::Full => Error::Corrupt("the root inode is damaged".into()),
+        };
+        core.node(vfs::Ino::ROOT).map_err(failed)?;
+        if !info.is_clean && is_same_boot && !core.read_only {
+            core.adopt().map_err(failed)?;
+        }
+        Ok(Self::new(core, options.bound_s))
+    }
+}

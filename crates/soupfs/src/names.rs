@@ -1,0 +1,362 @@
+//! Operations on names: make, link, remove, rename. They change memory, and dentries that no
+//! persistent link reaches; nothing is flushed.
+
+use crate::change::{Mark, Marks, Named};
+use crate::error::Res;
+use crate::format::{Hash, Line, PAGE};
+use crate::node::{File, Node, State};
+use crate::seeded::{Bug, hit};
+use crate::space::{NewDentry, lines_of_name};
+use crate::view::{Found, View};
+use crate::volume::Volume;
+use medium::Pmem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use vfs::{Attr, Ctx, Errno, Ino, Name, NewNode, Removal, Timestamp, check_name, perm};
+
+/// Most links of an inode.
+const LINKS_MAX: u32 = u32::MAX - 1;
+
+/// Memory for a new dentry: its line, and those of its name.
+pub(crate) struct Room {
+    line: Line,
+    name: Vec<Line>,
+}
+
+impl<P: Pmem> Volume<P> {
+    pub(crate) fn hash(&self, name: &[u8]) -> Hash {
+        Hash::of(name, self.space.seed)
+    }
+
+    /// Finds a name in a directory that is locked.
+    pub(crate) fn find(&self, dir: &State, name: &[u8]) -> Res<Option<Found>> {
+        match dir.is_dir() {
+            true => dir.view.find(&self.space, self.hash(name), name),
+            false => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    pub(crate) fn look_up(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Res<Attr> {
+        check_name(name)?;
+        let dir = self.node(dir)?;
+        let state = dir.state.read();
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        perm::may_search(cx, &state.attr(dir.ino))?;
+        let found = self.find(&state, name)?.ok_or(Errno::NOENT)?;
+        let node = self.obtain(Ino(found.entry.ino))?;
+        // The directory may be below the inode only if it is that inode's parent: no cycle.
+        let attr = node.state.read().attr(node.ino);
+        Ok(attr)
+    }
+
+    fn may_make(&self, cx: &Ctx, dir: &Node, state: &State, name: &[u8]) -> Res<()> {
+        let attr = state.attr(dir.ino);
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        perm::may_search(cx, &attr)?;
+        if self.find(state, name)?.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        if state.links == 0 {
+            return Err(Errno::NOENT.into()); // removed, and still referenced
+        }
+        Ok(perm::may_create(cx, &attr)?)
+    }
+
+    pub(crate) fn take_room(&self, name: &[u8]) -> Res<Room> {
+        let line = self.alloc.take_line(&self.space)?;
+        let lines = self
+            .alloc
+            .take_lines(&self.space, lines_of_name(name.len()));
+        match lines {
+            Ok(name) => Ok(Room { line, name }),
+            Err(e) => {
+                self.alloc.abandon_lines(&self.space, &[line])?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Adds a name to the latest view. `after`: the changes before the move of a directory.
+    pub(crate) fn add_name(
+        &self,
+        (dir, state): (&Arc<Node>, &mut State),
+        name: &[u8],
+        room: Room,
+        (node, named_state): (&Arc<Node>, &mut State),
+        after: Option<Marks>,
+    ) -> Res<()> {
+        let hash = self.hash(name);
+        let place = state.view.place(&self.space, hash)?;
+        let new = NewDentry {
+            ino: node.ino.0,
+            kind: named_state.kind,
+            hash,
+            name,
+            next: place.next,
+        };
+        self.space.put_dentry(room.line, &new, &room.name);
+        state.view.insert(&self.space, &place, room.line, hash)?;
+        node.pins.fetch_add(1, SeqCst);
+        let named = Named {
+            line: room.line,
+            node: Arc::clone(node),
+        };
+        let moves = after.is_some();
+        let mut after = after.unwrap_or_default();
+        if node.is_dir && !hit(Bug::TwoParents) {
+            // One name after the other, since it has one parent.
+            after.extend(named_state.new_names());
+        }
+        if !hit(Bug::ChildBeforeParent) {
+            after.extend(state.naming.iter().filter(|mark| !mark.is_done()).cloned());
+        }
+        let mark = state.changes.add(hash, named, moves, after);
+        let is_named = |mark: &Arc<Mark>| mark.is_done();
+        let is_new = !named_state.is_stored || !named_state.naming.as_ref().is_none_or(is_named);
+        if is_new && node.is_dir {
+            named_state.naming = Some(Arc::clone(&mark));
+        }
+        named_state.names.retain(|(_, mark)| !mark.is_done());
+        named_state.names.push((room.line, mark));
+        self.touch(dir);
+        Ok(())
+    }
+
+    /// Removes a name from the latest view. Returns the mark of the change, unless the name was never
+    /// persistent.
+    pub(crate) fn remove_name(
+        &self,
+        (dir, state): (&Arc<Node>, &mut State),
+        found: &Found,
+        (node, named_state): (&Arc<Node>, &mut State),
+    ) -> Res<Option<Arc<Mark>>> {
+        let entry = found.entry;
+        state.view.remove(&self.space, found)?;
+        let named = Named {
+            line: entry.line,
+            node: Arc::clone(node),
+        };
+        let after = named_state.before_removal(entry.line);
+        let may_cancel = named_state.changes.is_empty();
+        let removal = state.changes.remove(entry.hash, named, after, may_cancel);
+        match removal {
+            // The change of the new name is gone, and so is its pin.
+            None => {
+                named_state.names.retain(|(line, _)| *line != entry.line);
+                let mut lines = self.space.lines_of_name(&entry)?;
+                lines.push(entry.line);
+                self.alloc.abandon_lines(&self.space, &lines)?;
+                node.pins.fetch_sub(1, SeqCst);
+            }
+            Some(ref mark) => {
+                node.pins.fetch_add(1, SeqCst);
+                named_state.removal = node.is_dir.then(|| Arc::clone(mark));
+            }
+        }
+        self.touch(dir);
+        Ok(removal)
+    }
+
+    pub(crate) fn touch_contents(&self, node: &Arc<Node>, state: &mut State, now: Timestamp) {
+        (state.mtime, state.ctime) = (now, now);
+        self.touch_state(node, state);
+    }
+
+    /// Records that attributes have changed.
+    pub(crate) fn touch_state(&self, node: &Arc<Node>, state: &mut State) {
+        state.is_dirty = true;
+        self.touch(node);
+    }
+
+    fn new_state(&self, cx: &Ctx, dir: (Ino, &State), new: &NewNode<'_>) -> State {
+        let owner = perm::new_owner(cx, &dir.1.attr(dir.0), new);
+        let now = self.clock.now();
+        let is_dir = new.is_directory();
+        State {
+            kind: new.kind(),
+            perm: owner.perm,
+            generation: self.new_generation(),
+            links: if is_dir { 2 } else { 1 },
+            uid: owner.uid,
+            gid: owner.gid,
+            size: if is_dir {
+                PAGE
+            } else {
+                new.target().len() as u64
+            },
+            atime: now,
+            mtime: now,
+            ctime: now,
+            parent: if is_dir { dir.0 } else { Ino(0) },
+            rdev: new.rdev(),
+            xattr: None,
+            stored_xattr: None,
+            pages: 0,
+            target: None,
+            file: File::default(),
+            view: View::empty(),
+            changes: crate::change::Changes::default(),
+            naming: None,
+            removal: None,
+            named_ctime: None,
+            names: smallvec::SmallVec::new(),
+            is_stored: false,
+            stored_links: 0,
+            is_dirty: true,
+            is_nameable: false,
+            is_dead: false,
+        }
+    }
+
+    /// Takes the memory of a new inode: its line, and those of a link's target.
+    fn take_inode(&self, new: &NewNode<'_>, state: &mut State) -> Res<Ino> {
+        let line = self.alloc.take_line(&self.space)?;
+        let count = new.target().len().div_ceil(crate::format::TEXT);
+        match self.alloc.take_lines(&self.space, count) {
+            Ok(lines) => {
+                self.space.put_text(&lines, new.target());
+                state.target = lines.first().copied();
+                Ok(Ino(line.0))
+            }
+            Err(e) => {
+                self.alloc.abandon_lines(&self.space, &[line])?;
+                Err(e)
+            }
+        }
+    }
+
+    pub(crate) fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Res<Attr> {
+        let dir = self.node(at.dir)?;
+        let mut parent = dir.state.write();
+        self.may_make(cx, &dir, &parent, at.name)?;
+        perm::may_mknod(cx, new.kind())?;
+        let mut state = self.new_state(cx, (dir.ino, &parent), new);
+        let room = self.take_room(at.name)?;
+        let ino = match self.take_inode(new, &mut state) {
+            Ok(ino) => ino,
+            Err(e) => {
+                self.alloc.abandon_lines(&self.space, &room.name)?;
+                self.alloc.abandon_lines(&self.space, &[room.line])?;
+                return Err(e);
+            }
+        };
+        let (attr, now) = (state.attr(ino), state.mtime);
+        let node = self.add_node(ino, state);
+        self.touch(&node);
+        let mut state = node.state.write();
+        let named = (&node, &mut *state);
+        self.add_name((&dir, &mut parent), at.name, room, named, None)?;
+        parent.links += u32::from(new.is_directory());
+        self.touch_contents(&dir, &mut parent, now);
+        Ok(attr)
+    }
+
+    pub(crate) fn make_nameless(&self, cx: &Ctx, dir: Ino, mode: u32) -> Res<Attr> {
+        let dir = self.node(dir)?;
+        let parent = dir.state.read();
+        if !parent.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        perm::may_create(cx, &parent.attr(dir.ino))?;
+        let new = NewNode::file(mode);
+        let mut state = self.new_state(cx, (dir.ino, &parent), &new);
+        (state.links, state.is_nameable) = (0, true);
+        let ino = self.take_inode(&new, &mut state)?;
+        let attr = state.attr(ino);
+        self.add_node(ino, state);
+        Ok(attr)
+    }
+
+    pub(crate) fn link(&self, cx: &Ctx, ino: Ino, at: Name<'_>) -> Res<Attr> {
+        check_name(at.name)?;
+        let dir = self.node(at.dir)?;
+        let node = self.node(ino)?;
+        let mut parent = dir.state.write();
+        self.may_make(cx, &dir, &parent, at.name)?;
+        // A directory may be above `dir`, so that its lock must not be waited for.
+        if node.is_dir {
+            return Err(Errno::PERM.into());
+        }
+        let mut state = node.state.write();
+        perm::may_link(&state.attr(ino))?;
+        if state.links == 0 && !state.is_nameable {
+            return Err(Errno::NOENT.into()); // removed, and still referenced
+        }
+        if state.links >= LINKS_MAX {
+            return Err(Errno::MLINK.into());
+        }
+        let room = self.take_room(at.name)?;
+        let now = self.clock.now();
+        let named = (&node, &mut *state);
+        self.add_name((&dir, &mut parent), at.name, room, named, None)?;
+        state.links += 1;
+        state.is_nameable = false;
+        state.ctime = now;
+        self.touch_state(&node, &mut state);
+        self.touch_contents(&dir, &mut parent, now);
+        node.refs.fetch_add(1, SeqCst);
+        Ok(state.attr(ino))
+    }
+
+    pub(crate) fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Res<()> {
+        check_name(at.name)?;
+        let dir = self.node(at.dir)?;
+        let mut parent = dir.state.write();
+        if !parent.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        perm::may_search(cx, &parent.attr(dir.ino))?;
+        let found = self.find(&parent, at.name)?.ok_or(Errno::NOENT)?;
+        let node = self.obtain(Ino(found.entry.ino))?;
+        let removed = self.remove_found(cx, (&dir, &mut parent), &found, &node, which);
+        drop(parent);
+        self.unref(&node, 1);
+        removed
+    }
+
+    fn remove_found(
+        &self,
+        cx: &Ctx,
+        (dir, parent): (&Arc<Node>, &mut State),
+        found: &Found,
+        node: &Arc<Node>,
+        which: Removal,
+    ) -> Res<()> {
+        let mut state = node.state.write();
+        perm::may_delete(cx, &parent.attr(dir.ino), &state.attr(node.ino))?;
+        which.check(state.is_dir())?;
+        if state.is_dir() && !state.view.is_empty(&self.space)? {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        let now = self.clock.now();
+        self.remove_name((dir, parent), found, (node, &mut state))?;
+        self.lose_name(parent, node, &mut state, now);
+        self.touch_contents(dir, parent, now);
+        Ok(())
+    }
+
+    /// Counts a name less. A directory loses `..`, too.
+    pub(crate) fn lose_name(
+        &self,
+        parent: &mut State,
+        node: &Arc<Node>,
+        state: &mut State,
+        now: Timestamp,
+    ) {
+        if state.is_dir() {
+            state.links = 0;
+            parent.links -= 1;
+        } else {
+            state.links -= 1;
+        }
+        if state.links == 0 {
+            state.named_ctime = Some(state.ctime);
+        }
+        state.ctime = now;
+        self.touch_state(node, state);
+    }
+}

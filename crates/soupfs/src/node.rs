@@ -1,0 +1,268 @@
+//! The latest view of an inode, in memory.
+
+use crate::change::{Changes, Mark, Marks};
+use crate::format::{Inode, Line, PAGE, Page, Root, mode_word, pair};
+use crate::seeded::{Bug, hit};
+use crate::view::View;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use vfs::{Attr, FileFlags, FileType, Ino, Timestamp};
+
+/// An inode in memory.
+pub(crate) struct Node {
+    pub ino: Ino,
+    pub is_dir: bool,
+    /// References of callers.
+    pub refs: AtomicU64,
+    /// Changes and rounds of a persister that will still use the node.
+    pub pins: AtomicU32,
+    /// Whether it is in the list of dirty nodes.
+    pub is_listed: AtomicBool,
+    pub state: RwLock<State>,
+}
+
+/// The latest attributes and contents.
+pub(crate) struct State {
+    pub kind: FileType,
+    pub perm: u32,
+    pub generation: u16,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    /// The parent of a directory.
+    pub parent: Ino,
+    pub rdev: u32,
+    /// Page of the extended attributes.
+    pub xattr: Option<Page>,
+    /// The one on the medium, or that a persister is about to store.
+    pub stored_xattr: Option<Page>,
+    /// Pages of contents, tree and attributes.
+    pub pages: u32,
+    /// First line of the target of a symbolic link.
+    pub target: Option<Line>,
+    pub file: File,
+    pub view: View,
+    pub changes: Changes<Node>,
+    /// The change that names a new directory.
+    pub naming: Option<Arc<Mark>>,
+    /// The last removal of a directory's name.
+    pub removal: Option<Arc<Mark>>,
+    /// The time of change when it still had a name, if it has none.
+    pub named_ctime: Option<Timestamp>,
+    /// New dentries of the inode, and their changes.
+    pub names: SmallVec<[(Line, Arc<Mark>); 1]>,
+    /// Whether the inode is on the medium.
+    pub is_stored: bool,
+    /// Links that the medium counts.
+    pub stored_links: u32,
+    /// Whether the attributes differ from those on the medium.
+    pub is_dirty: bool,
+    /// Whether `link` may give it a first name (`O_TMPFILE`).
+    pub is_nameable: bool,
+    /// Its memory was given back.
+    pub is_dead: bool,
+}
+
+/// A block of a file that differs from the tree on the medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Staged {
+    /// A page that no persistent pointer reaches. `is_taken`: a persister is about to link it.
+    Page { page: Page, is_taken: bool },
+    /// A hole.
+    Hole,
+}
+
+/// The latest contents of a file: the tree on the medium, below what is staged.
+#[derive(Default)]
+pub(crate) struct File {
+    /// The root on the medium; 0 if the inode is not stored.
+    pub root: u64,
+    pub staged: BTreeMap<u64, Staged>,
+    /// Blocks from here on are not those of the tree.
+    pub cut: Option<u64>,
+    /// The same, of a cut that a persister is about to make.
+    pub taken_cut: Option<u64>,
+    /// The same, of a file that a crash may have left with blocks past its end.
+    pub bound: Option<u64>,
+    /// The least size since the last round of a persister, if it was cut.
+    pub cut_size: Option<u64>,
+    /// Blocks of the tree, and staged ones that a persister has taken, with new bytes.
+    pub dirty: BTreeSet<u64>,
+}
+
+impl File {
+    pub(crate) fn root(&self) -> Root {
+        Root(self.root)
+    }
+
+    /// Whether the latest view has nothing of the tree at a block.
+    pub(crate) fn is_cut(&self, block: u64) -> bool {
+        [self.cut, self.taken_cut, self.bound]
+            .iter()
+            .flatten()
+            .any(|cut| block >= *cut)
+    }
+
+    /// Pages that no round of a persister has counted.
+    fn staged_pages(&self) -> u64 {
+        let own = |staged: &&Staged| {
+            matches!(
+                staged,
+                Staged::Page {
+                    is_taken: false,
+                    ..
+                }
+            )
+        };
+        self.staged.values().filter(own).count() as u64
+    }
+
+    /// Whether a persister has nothing to do.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.staged.is_empty() && self.cut.is_none() && self.dirty.is_empty()
+    }
+}
+
+impl State {
+    /// The state of a stored inode. `None` if it is damaged.
+    pub(crate) fn stored(inode: &Inode, line: Line, is_after_crash: bool) -> Option<Self> {
+        let kind = inode.kind()?;
+        let word = inode.0;
+        let is_dir = kind == FileType::Directory;
+        let (is_file, is_link) = (kind == FileType::Regular, kind == FileType::Symlink);
+        Some(Self {
+            kind,
+            perm: inode.mode() & 0o7777,
+            generation: inode.generation(),
+            links: inode.links(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            size: if is_dir { PAGE } else { word[2] },
+            atime: Timestamp(word[5] as i64),
+            mtime: Timestamp(word[6] as i64),
+            ctime: Timestamp(word[7] as i64),
+            parent: Ino(if is_dir { word[2] } else { 0 }),
+            rdev: if is_dir || is_file || is_link {
+                0
+            } else {
+                word[3] as u32
+            },
+            xattr: inode.xattr(),
+            stored_xattr: inode.xattr(),
+            pages: inode.pages(),
+            target: is_link.then_some(Line(word[3])),
+            file: File {
+                root: if is_file { word[3] } else { 0 },
+                bound: (is_file && is_after_crash).then_some(word[2].div_ceil(PAGE)),
+                ..File::default()
+            },
+            view: View {
+                slot: is_dir.then_some(line.word(crate::format::inode::ROOT)),
+                latest: None,
+            },
+            changes: Changes::default(),
+            naming: None,
+            removal: None,
+            named_ctime: None,
+            names: SmallVec::new(),
+            is_stored: true,
+            stored_links: inode.links(),
+            is_dirty: false,
+            is_nameable: false,
+            is_dead: false,
+        })
+    }
+
+    /// The changes that make the new names.
+    pub(crate) fn new_names(&self) -> impl Iterator<Item = Arc<Mark>> {
+        let waits = self.names.iter().filter(|(_, mark)| !mark.is_done());
+        waits.map(|(_, mark)| {
+            mark.set_awaited();
+            Arc::clone(mark)
+        })
+    }
+
+    /// The changes before a removal of one name: all other new names of the inode. A directory also
+    /// loses its names in their order, since it has one parent; and all that was moved out of it has
+    /// left it.
+    pub(crate) fn before_removal(&self, removed: Line) -> Marks {
+        let others = self.names.iter().filter(|(line, _)| *line != removed);
+        let others = others.filter(|_| !hit(Bug::RemovalBeforeOthers));
+        let waits = others.filter(|(_, mark)| !mark.is_done());
+        let waits = waits.map(|(_, mark)| mark);
+        let last = self.removal.iter().filter(|mark| !mark.is_done());
+        waits
+            .chain(last)
+            .chain(
+                self.changes
+                    .marks()
+                    .filter(|_| !hit(Bug::RemovalBeforeMoves)),
+            )
+            .map(|mark| {
+                mark.set_awaited();
+                Arc::clone(mark)
+            })
+            .collect()
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    pub(crate) fn attr(&self, ino: Ino) -> Attr {
+        Attr {
+            ino,
+            generation: u64::from(self.generation),
+            kind: self.kind,
+            perm: self.perm,
+            nlink: self.links,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: (u64::from(self.pages) + self.file.staged_pages()) * (PAGE / 512),
+            blksize: PAGE as u32,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            flags: FileFlags::empty(),
+        }
+    }
+
+    pub(crate) fn mode_word(&self, perm: u32, links: u32) -> u64 {
+        mode_word(self.kind.mode_bits() | perm, self.generation, links)
+    }
+
+    /// The words of the inode when it is stored first, with these links, size and root.
+    pub(crate) fn words(&self, links: u32, size: u64, root: u64) -> [u64; 8] {
+        let (size, root) = match self.kind {
+            FileType::Directory => (self.parent.0, 0),
+            FileType::Symlink => (size, self.target.map_or(0, |line| line.0)),
+            FileType::Regular => (size, root),
+            FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
+                (0, u64::from(self.rdev))
+            }
+        };
+        [
+            self.mode_word(self.perm, links),
+            pair(self.uid, self.gid),
+            size,
+            root,
+            self.pages_word(),
+            self.atime.0 as u64,
+            self.mtime.0 as u64,
+            self.named_ctime.unwrap_or(self.ctime).0 as u64,
+        ]
+    }
+
+    pub(crate) fn pages_word(&self) -> u64 {
+        pair(self.xattr.map_or(0, |page| page.0 as u32), self.pages)
+    }
+}

@@ -1,0 +1,334 @@
+//! Publishes the names of a round, and splits long chains.
+//!
+//! The changes of one chain in one wave are applied to a copy of the chain. Each link that differs
+//! then is one 8-byte store: it adds names, removes names, or both, in one step.
+
+use super::{Round, moved};
+use crate::change;
+use crate::error::{Res, corrupt};
+use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH, Page, dentry, inode};
+use crate::node::Node;
+use crate::seeded::{Bug, hit};
+use crate::space::Space;
+use crate::view::CHAIN_MAX;
+use hashbrown::{HashMap, HashSet};
+use medium::{Pmem, Rule};
+use std::sync::Arc;
+
+type Change = change::Change<Node>;
+type Named = change::Named<Node>;
+
+/// A directory, and those of its changes that are not persistent yet.
+pub(super) struct Dir {
+    pub node: Arc<Node>,
+    pub changes: Vec<Change>,
+    /// Slots whose chains have changed, by address.
+    touched: HashMap<u64, (Hash, u32)>,
+}
+
+/// A chain of the consistent view, with the changes of a wave.
+pub(super) struct Chain {
+    slot: u64,
+    depth: u32,
+    /// The dentries, and whether each is new.
+    pub entries: Vec<(Line, Hash, bool)>,
+}
+
+/// A store that publishes.
+type Store = (u64, Link);
+
+impl Dir {
+    pub(super) fn new(node: Arc<Node>, changes: Vec<Change>) -> Self {
+        Self {
+            node,
+            changes,
+            touched: HashMap::new(),
+        }
+    }
+
+    /// Takes the changes that wait for nothing.
+    fn take_ready(&mut self) -> Vec<Change> {
+        let all = std::mem::take(&mut self.changes);
+        let (ready, left) = all.into_iter().partition(Change::is_ready);
+        self.changes = left;
+        ready
+    }
+}
+
+/// The consistent slot of a hash, and the number of tables above it.
+pub(super) fn slot_of<P: Pmem>(space: &Space<P>, first: u64, hash: Hash) -> Res<(u64, u32)> {
+    let (mut slot, mut depth) = (first, 0);
+    while let Some(page) = Link(space.load(slot)?).as_table() {
+        if depth == MAX_DEPTH {
+            return Err(corrupt(format_args!(
+                "a table of page {} is too deep",
+                page.0
+            )));
+        }
+        slot = space.entry(page, hash.index(depth))?;
+        depth += 1;
+    }
+    Ok((slot, depth))
+}
+
+/// Adds the tables below a slot.
+pub(super) fn tables_of<P: Pmem>(space: &Space<P>, slot: u64, out: &mut Vec<Page>) -> Res<()> {
+    let Some(table) = Link(space.load(slot)?).as_table() else {
+        return Ok(());
+    };
+    out.push(space.page(table)?);
+    (0..FANOUT).try_for_each(|index| tables_of(space, table.word(index), out))
+}
+
+impl Chain {
+    fn read<P: Pmem>(space: &Space<P>, first: u64, hash: Hash) -> Res<Self> {
+        let (slot, depth) = slot_of(space, first, hash)?;
+        Self::from(space, slot, hash, depth)
+    }
+
+    /// Reads the chain of a hash whose slot is below `depth` tables.
+    pub(super) fn from<P: Pmem>(space: &Space<P>, slot: u64, hash: Hash, depth: u32) -> Res<Self> {
+        let mut entries = Vec::new();
+        let mut seen = HashSet::new();
+        let mut link = Link(space.load(slot)?);
+        while let Some(line) = link.in_chain(hash, depth) {
+            if !seen.insert(line) {
+                return Err(corrupt(format_args!("a chain returns to line {}", line.0)));
+            }
+            entries.push((line, space.dentry(line)?.hash, false));
+            link = space.next(line)?;
+        }
+        Ok(Self {
+            slot,
+            depth,
+            entries,
+        })
+    }
+
+    fn apply(&mut self, change: &Change) -> Res<()> {
+        if let Some(old) = &change.old {
+            let at = self.entries.iter().position(|(line, ..)| *line == old.line);
+            let at = at.ok_or_else(|| {
+                corrupt(format_args!(
+                    "the dentry in line {} is in no chain",
+                    old.line.0
+                ))
+            })?;
+            self.entries.remove(at);
+        }
+        if let Some(new) = &change.new {
+            let after = self
+                .entries
+                .iter()
+                .rposition(|(_, hash, _)| *hash <= change.hash);
+            let at = after.map_or(0, |at| at + 1);
+            self.entries.insert(at, (new.line, change.hash, true));
+        }
+        Ok(())
+    }
+
+    /// Stores the links of new dentries. Returns the stores that publish them.
+    fn link<P: Pmem>(&self, space: &Space<P>) -> Res<Vec<Store>> {
+        let mut stores = Vec::new();
+        let mut at = self.slot;
+        let mut is_new = false;
+        for n in 0..=self.entries.len() {
+            let next = self
+                .entries
+                .get(n)
+                .map(|(line, hash, _)| Link::dentry(*line, *hash));
+            let next = next.unwrap_or(Link::NONE);
+            if is_new {
+                space.pm.store_word(at, next.0);
+            } else if !self.is_same(space, at, next, n)? {
+                stores.push((at, next));
+            }
+            if let Some((line, _, new)) = self.entries.get(n) {
+                (at, is_new) = (line.word(dentry::NEXT), *new);
+            }
+        }
+        Ok(stores)
+    }
+
+    /// Whether the link at `at` is `next` already. A link out of the chain is its end.
+    fn is_same<P: Pmem>(&self, space: &Space<P>, at: u64, next: Link, n: usize) -> Res<bool> {
+        let stored = Link(space.load(at)?);
+        let own = self.entries.get(n).or_else(|| self.entries.last());
+        let ends = own.is_some_and(|(_, hash, _)| stored.in_chain(*hash, self.depth).is_none());
+        Ok(stored == next || (next == Link::NONE && at != self.slot && ends))
+    }
+}
+
+impl<P: Pmem> Round<'_, P> {
+    /// Initialises, and publishes all names that wait for nothing outside of the round.
+    pub(super) fn publish(&mut self) -> Res<()> {
+        let core = self.core;
+        let space = &core.space;
+        let mut is_first = true;
+        loop {
+            let (done, mut stores) = self.prepare_wave()?;
+            if done.is_empty() && !is_first {
+                return Ok(());
+            }
+            if !hit(Bug::NoInitFence) {
+                space.pm.fence(Rule::InitialiseBeforePoint)?;
+            }
+            if is_first {
+                self.publish_modes()?;
+                self.files.iter().for_each(|plan| plan.cut(space));
+            }
+            for (at, link) in stores.drain(..) {
+                space.put(at, link.0);
+            }
+            space.pm.fence(Rule::LinkBeforeUnlink)?;
+            self.end_wave(done)?;
+            is_first = false;
+        }
+    }
+
+    /// Takes the next changes, and makes their dentries ready to be published.
+    #[allow(clippy::type_complexity)] // the changes by directory, and the stores
+    fn prepare_wave(&mut self) -> Res<(Vec<(usize, Change)>, Vec<Store>)> {
+        let (mut wave, mut stores) = (Vec::new(), Vec::new());
+        for n in 0..self.dirs.len() {
+            let ready = match hit(Bug::RemoveBeforeAdd) {
+                true => std::mem::take(&mut self.dirs[n].changes),
+                false => self.dirs[n].take_ready(),
+            };
+            if ready.is_empty() {
+                continue;
+            }
+            let first = Line(self.dirs[n].node.ino.0).word(inode::ROOT);
+            let mut chains: HashMap<u64, Chain> = HashMap::new();
+            for change in &ready {
+                if let Some(new) = &change.new {
+                    self.prepare(&self.dirs[n].node, new)?;
+                }
+                if let Some(old) = change.old.as_ref().filter(|_| hit(Bug::FreeBeforeRemoval)) {
+                    self.core.alloc.clear_line(&self.core.space, old.line)?;
+                }
+                let (slot, depth) = slot_of(&self.core.space, first, change.hash)?;
+                if !chains.contains_key(&slot) {
+                    let chain = Chain::read(&self.core.space, first, change.hash)?;
+                    chains.insert(slot, chain);
+                }
+                if let Some(chain) = chains.get_mut(&slot) {
+                    chain.apply(change)?;
+                }
+                self.dirs[n].touched.insert(slot, (change.hash, depth));
+            }
+            for chain in chains.values() {
+                stores.extend(chain.link(&self.core.space)?);
+            }
+            for change in &ready {
+                if let Some(new) = change
+                    .new
+                    .as_ref()
+                    .filter(|_| !hit(Bug::PublishBeforeDentry))
+                {
+                    self.core.space.flush_line(new.line);
+                }
+            }
+            wave.extend(ready.into_iter().map(|change| (n, change)));
+        }
+        Ok((wave, stores))
+    }
+
+    /// Makes a name and a link count persistent. The dentry itself is flushed when it has its link.
+    fn prepare(&self, dir: &Arc<Node>, new: &Named) -> Res<()> {
+        let (space, alloc) = (&self.core.space, &self.core.alloc);
+        alloc.mark_line(space, new.line)?;
+        let entry = space.dentry(new.line)?;
+        for line in space.lines_of_name(&entry)? {
+            if !hit(Bug::PublishBeforeName) {
+                space.flush_line(line);
+            }
+            alloc.mark_line(space, line)?;
+        }
+        if new.node.is_dir && new.node.state.read().stored_links == 1 {
+            // Its first name: it may have had others since.
+            space.put(Line(new.node.ino.0).word(inode::SIZE), dir.ino.0);
+        }
+        for node in counted_by(dir, new) {
+            let mut state = node.state.write();
+            state.stored_links += 1;
+            self.store_links(node, &state)?;
+        }
+        Ok(())
+    }
+
+    /// Marks changes as persistent, and takes the memory of what they removed.
+    fn end_wave(&mut self, wave: Vec<(usize, Change)>) -> Res<()> {
+        let space = &self.core.space;
+        for (n, change) in wave {
+            self.progress += 1;
+            if let Some(ino) = moved(&change) {
+                let parent = self.dirs[n].node.ino;
+                space.put(Line(ino.0).word(inode::SIZE), parent.0);
+            }
+            if let Some(old) = &change.old {
+                let entry = space.dentry(old.line)?;
+                self.free_lines.extend(space.lines_of_name(&entry)?);
+                self.free_lines.push(old.line);
+                let counted = counted_by(&self.dirs[n].node, old);
+                self.unlinked.extend(counted.cloned());
+            }
+            change.done.finish();
+            // The nodes stay pinned by the round, if it has them, until it ends.
+            for named in [change.old, change.new].into_iter().flatten() {
+                named
+                    .node
+                    .pins
+                    .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                self.core.unpin(&named.node);
+                self.nodes.push(named.node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills tables for the chains that have become long. Memory that is short only leaves them long.
+    pub(super) fn plan_splits(&mut self) -> Res<()> {
+        let core = self.core;
+        for dir in &self.dirs {
+            let first = Line(dir.node.ino.0).word(inode::ROOT);
+            for (hash, depth) in dir.touched.values() {
+                let chain = Chain::read(&core.space, first, *hash)?;
+                if chain.entries.len() <= CHAIN_MAX || *depth == MAX_DEPTH {
+                    continue;
+                }
+                let Ok(table) = core.alloc.take_page(&core.space) else {
+                    continue;
+                };
+                chain.fill(&core.space, table);
+                core.space.flush_page(table);
+                core.alloc.mark_page(&core.space, table)?;
+                self.splits.push((chain.slot, table));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Chain {
+    /// Fills a table with the parts of the chain.
+    fn fill<P: Pmem>(&self, space: &Space<P>, table: Page) {
+        space.zero_page(table);
+        let mut last = None;
+        for (line, hash, _) in &self.entries {
+            let index = hash.index(self.depth);
+            if last != Some(index) {
+                space
+                    .pm
+                    .store_word(table.word(index), Link::dentry(*line, *hash).0);
+            }
+            last = Some(index);
+        }
+    }
+}
+
+/// The inodes whose links count a name: its own, and the parent of a directory, for `..`.
+fn counted_by<'n>(dir: &'n Arc<Node>, named: &'n Named) -> impl Iterator<Item = &'n Arc<Node>> {
+    let parent = named.node.is_dir.then_some(dir);
+    std::iter::once(&named.node).chain(parent)
+}

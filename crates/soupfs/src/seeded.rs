@@ -1,0 +1,41 @@
+//! Bugs that can be put back to test the tests; see [`medium::seeded_bugs`]. They are process-wide,
+//! since a persister has a thread of its own.
+
+medium::seeded_bugs! {
+    process-wide;
+
+    /// A dentry is published before its inode is persistent.
+    PublishBeforeInode,
+    /// A dentry is published before its name is persistent.
+    PublishBeforeName,
+    /// A dentry is published before it is persistent itself, with its link to the next one.
+    PublishBeforeDentry,
+    /// No fence between the new structures and the links to them.
+    NoInitFence,
+    /// The old name of a rename is removed before the new one is there.
+    RemoveBeforeAdd,
+    /// Memory is free before the removal of what led to it is persistent.
+    FreeBeforeRemoval,
+    /// No fence after pointers, attributes and link counts.
+    NoFinishFence,
+    /// Latest links of an older epoch are believed.
+    StaleEpoch,
+    /// A greater size before the bytes of the blocks.
+    SizeBeforeData,
+    /// Blocks that were cut off are free before the pointers to them are removed.
+    FreeBeforeCut,
+    /// An allocation bit that is not set before there is a pointer.
+    BitAfterPointer,
+    /// A name in a new directory does not wait for the directory's own.
+    ChildBeforeParent,
+    /// A removal does not wait for the other new names of the inode.
+    RemovalBeforeOthers,
+    /// The removal of a directory does not wait for what was moved out of it.
+    RemovalBeforeMoves,
+    /// The move of a directory does not wait for the move before it.
+    MovesAtOnce,
+    /// A directory gets two names at once.
+    TwoParents,
+    /// Stores that a killed server has not flushed are not flushed later.
+    NotAdopted,
+}

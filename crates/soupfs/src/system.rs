@@ -1,0 +1,103 @@
+//! SoupFS for harnesses: the explorer and the tests.
+
+use crate::alloc::reserved_pages;
+use crate::format::{MIN_PAGES, PAGE};
+use crate::{MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use medium::{Pmem, Rule};
+use std::sync::Arc;
+use vfs::check::Report;
+use vfs::{Atime, Clock, FileSystem, Still, System};
+
+/// SoupFS on the smallest image, whose free memory is not zeroed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SoupSystem {
+    /// Whether data are copied on write.
+    pub data_atomic: bool,
+}
+
+impl SoupSystem {
+    fn opened(
+        self,
+        pm: Arc<dyn Pmem>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<SoupFs<Arc<dyn Pmem>>>, String> {
+        let options = MountOptions {
+            read_only: false,
+            atime: Atime::Never,
+            clock,
+            bound_s: None,
+            boot: None,
+            data_atomic: self.data_atomic,
+        };
+        let fs = SoupFs::open(pm, options).map_err(|e| e.to_string())?;
+        Ok(Arc::new(fs))
+    }
+}
+
+impl System<dyn Pmem> for SoupSystem {
+    fn id(&self) -> String {
+        match self.data_atomic {
+            true => "soupfs-atomic".into(),
+            false => "soupfs".into(),
+        }
+    }
+
+    fn image_bytes(&self) -> u64 {
+        MIN_PAGES * PAGE
+    }
+
+    fn format(&self, pm: &dyn Pmem) -> Result<(), String> {
+        mkfs(pm, &MkfsOptions::default()).map_err(|e| e.to_string())?;
+        // Old dentries of the epochs to come, with links to themselves.
+        let (first, mut line) = (reserved_pages(MIN_PAGES) * PAGE, [0_u8; 64]);
+        for at in (first..MIN_PAGES * PAGE).step_by(64) {
+            let words = [
+                at / 64,
+                at / 64,
+                at / 64,
+                2 + at / 64 % 3,
+                0x41,
+                0x4141,
+                0,
+                0,
+            ];
+            for (word, bytes) in words.into_iter().zip(line.chunks_mut(8)) {
+                bytes.copy_from_slice(&u64::to_le_bytes(word));
+            }
+            pm.store_nt(at, &line);
+        }
+        pm.fence(Rule::DurableBeforeUse).map_err(|e| e.to_string())
+    }
+
+    fn open(
+        &self,
+        pm: Arc<dyn Pmem>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<dyn FileSystem>, String> {
+        Ok(self.opened(pm, clock)?)
+    }
+
+    fn has_cache(&self) -> bool {
+        true
+    }
+
+    fn open_still(
+        &self,
+        pm: Arc<dyn Pmem>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+    ) -> Result<Still, String> {
+        let fs = self.opened(pm, clock)?;
+        let (some, drawn) = (Arc::clone(&fs), Arc::clone(&fs));
+        let failed = |e: crate::error::Fault| e.errno().to_string();
+        Ok(Still {
+            fs,
+            write_some: Box::new(move || some.core.persist_some(wave, &mut |_| 0).map_err(failed)),
+            write_drawn: Box::new(move |draw| drawn.core.persist_some(1, draw).map_err(failed)),
+        })
+    }
+
+    fn check(&self, pm: &dyn Pmem) -> Report {
+        check(pm)
+    }
+}

@@ -1,0 +1,262 @@
+//! The mounted file system: its nodes, and the lists for the persister.
+//!
+//! Locks, in this order: the lock for renames between directories; the states of nodes, a directory
+//! before what is in it; a shard of the nodes or a list. A persister holds its own lock before all
+//! of these, and the state of one node at a time.
+
+use crate::alloc::{Alloc, reserved_pages};
+use crate::change::Mark;
+use crate::error::{Fault, Res, corrupt};
+use crate::format::{LINES, Line, Page, bitmap_word};
+use crate::node::{Node, Staged, State};
+use crate::space::Space;
+use hashbrown::HashMap;
+use medium::Pmem;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use vfs::{Atime, Clock, Errno, Ino};
+
+const SHARDS: u64 = 64;
+/// Most nodes in memory that nobody has a reference to, and nobody changes.
+const LOOSE_MAX: usize = 1024;
+
+type Shard = Mutex<HashMap<u64, Arc<Node>>>;
+
+pub(crate) struct Volume<P> {
+    pub space: Space<P>,
+    pub alloc: Alloc,
+    nodes: Box<[Shard]>,
+    /// Nodes that were read without a reference; forgotten when there are many.
+    loose: Mutex<Vec<Arc<Node>>>,
+    /// Nodes with changes that are not persistent.
+    pub dirty: Mutex<Vec<Arc<Node>>>,
+    /// Stored inodes without name and reference.
+    pub orphans: Mutex<Vec<Arc<Node>>>,
+    /// Held by who persists.
+    pub persister: Mutex<()>,
+    /// Held by renames between directories: the end of the last move of a directory.
+    pub renames: Mutex<Option<Arc<Mark>>>,
+    pub clock: Arc<dyn Clock>,
+    pub atime: Atime,
+    pub read_only: bool,
+    /// Whether data are copied on write.
+    pub copies_data: bool,
+    /// A fence failed: no more changes are accepted.
+    pub failed: AtomicBool,
+    generation: AtomicU32,
+}
+
+pub(crate) struct Settings {
+    pub clock: Arc<dyn Clock>,
+    pub atime: Atime,
+    pub read_only: bool,
+    pub copies_data: bool,
+}
+
+impl<P: Pmem> Volume<P> {
+    pub(crate) fn new(space: Space<P>, settings: Settings) -> Self {
+        let generation = AtomicU32::new((space.epoch as u32).wrapping_mul(0x9e37));
+        Self {
+            alloc: Alloc::new(space.pages),
+            space,
+            nodes: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            loose: Mutex::default(),
+            dirty: Mutex::default(),
+            orphans: Mutex::default(),
+            persister: Mutex::default(),
+            renames: Mutex::default(),
+            clock: settings.clock,
+            atime: settings.atime,
+            read_only: settings.read_only,
+            copies_data: settings.copies_data,
+            failed: AtomicBool::new(false),
+            generation,
+        }
+    }
+
+    /// A generation for a new inode.
+    pub(crate) fn new_generation(&self) -> u16 {
+        self.generation.fetch_add(1, SeqCst) as u16
+    }
+
+    /// Fails once the medium has failed, or if nothing may change.
+    pub(crate) fn writable(&self) -> Res<()> {
+        match (self.read_only, self.failed.load(SeqCst)) {
+            (true, _) => Err(Errno::ROFS.into()),
+            (_, true) => Err(Errno::IO.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Shard {
+        &self.nodes[(ino.0 % SHARDS) as usize]
+    }
+
+    /// A node that has a name or a reference. A number that may be neither is looked at with care.
+    pub(crate) fn node(&self, ino: Ino) -> Res<Arc<Node>> {
+        if let Some(node) = self.cached(ino) {
+            return Ok(node);
+        }
+        let line = Line(ino.0);
+        let page = Page(ino.0 / LINES);
+        if ino != Ino::ROOT
+            && !(reserved_pages(self.space.pages)..self.space.pages).contains(&page.0)
+        {
+            return Err(Errno::STALE.into());
+        }
+        let is_used = self.space.load(bitmap_word(page))? >> (ino.0 % LINES) & 1 == 1;
+        let inode = self.space.inode(line)?;
+        if !is_used || inode.kind().is_none() || inode.links() == 0 {
+            return Err(Errno::STALE.into());
+        }
+        let node = self.obtain(ino)?;
+        node.refs.fetch_sub(1, SeqCst);
+        let mut loose = self.loose.lock();
+        loose.push(Arc::clone(&node));
+        if loose.len() >= LOOSE_MAX {
+            let all = std::mem::take(&mut *loose);
+            drop(loose);
+            all.iter()
+                .filter(|other| !Arc::ptr_eq(other, &node))
+                .for_each(|n| self.settle(n));
+        }
+        Ok(node)
+    }
+
+    /// A node that is in memory.
+    pub(crate) fn cached(&self, ino: Ino) -> Option<Arc<Node>> {
+        self.shard(ino).lock().get(&ino.0).map(Arc::clone)
+    }
+
+    /// Takes a reference to an inode that a dentry names. The directory is locked.
+    pub(crate) fn obtain(&self, ino: Ino) -> Res<Arc<Node>> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(node) = shard.get(&ino.0) {
+            node.refs.fetch_add(1, SeqCst);
+            return Ok(Arc::clone(node));
+        }
+        let line = Line(ino.0);
+        let inode = self.space.inode(line)?;
+        let state = State::stored(&inode, line, self.space.is_after_crash);
+        let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} has no type")))?;
+        let node = Self::new_node(ino, state);
+        shard.insert(ino.0, Arc::clone(&node));
+        Ok(node)
+    }
+
+    fn new_node(ino: Ino, state: State) -> Arc<Node> {
+        Arc::new(Node {
+            ino,
+            is_dir: state.is_dir(),
+            refs: AtomicU64::new(1),
+            pins: AtomicU32::new(0),
+            is_listed: AtomicBool::new(false),
+            state: RwLock::new(state),
+        })
+    }
+
+    /// Adds a new inode, with a reference.
+    pub(crate) fn add_node(&self, ino: Ino, state: State) -> Arc<Node> {
+        let node = Self::new_node(ino, state);
+        self.shard(ino).lock().insert(ino.0, Arc::clone(&node));
+        node
+    }
+
+    /// Puts a node with changes into the list for the persister.
+    pub(crate) fn touch(&self, node: &Arc<Node>) {
+        if !node.is_listed.swap(true, SeqCst) {
+            self.dirty.lock().push(Arc::clone(node));
+        }
+    }
+
+    /// Gives back references.
+    pub(crate) fn unref(&self, node: &Arc<Node>, count: u64) {
+        let less = |refs: u64| Some(refs.saturating_sub(count));
+        let before = node.refs.fetch_update(SeqCst, SeqCst, less).unwrap_or(0);
+        if before <= count {
+            self.settle(node);
+        }
+    }
+
+    /// Ends the use of a node by a change or a round.
+    pub(crate) fn unpin(&self, node: &Arc<Node>) {
+        if node.pins.fetch_sub(1, SeqCst) == 1 {
+            self.settle(node);
+        }
+    }
+
+    /// Frees an inode without name and reference, and forgets a node that nobody uses.
+    pub(crate) fn settle(&self, node: &Arc<Node>) {
+        let mut state = node.state.write();
+        let is_used = || node.refs.load(SeqCst) > 0 || node.pins.load(SeqCst) > 0;
+        if is_used() || state.is_dead || node.ino == Ino::ROOT {
+            return;
+        }
+        if !state.changes.is_empty() {
+            return;
+        }
+        if state.links == 0 && !self.read_only {
+            state.is_dead = true;
+            self.shard(node.ino).lock().remove(&node.ino.0);
+            if state.is_stored {
+                drop(state);
+                self.orphans.lock().push(Arc::clone(node));
+            } else if let Err(e) = self.abandon(node, &mut state) {
+                e.errno(); // logged; the memory stays in use until fsck
+            }
+            return;
+        }
+        let is_clean = state.is_stored && !state.is_dirty;
+        if is_clean && state.file.is_clean() && !node.is_listed.load(SeqCst) {
+            let mut shard = self.shard(node.ino).lock();
+            if !is_used() {
+                shard.remove(&node.ino.0);
+            }
+        }
+    }
+
+    /// Gives back the memory of an inode that was never stored.
+    fn abandon(&self, node: &Node, state: &mut State) -> Res<()> {
+        self.abandon_staged(state)?;
+        if let Some(page) = state.xattr {
+            self.alloc.abandon_page(&self.space, page)?;
+        }
+        if let Some(line) = state.target {
+            let lines = self.space.text_lines(line, state.size as usize)?;
+            self.alloc.abandon_lines(&self.space, &lines)?;
+        }
+        self.alloc.abandon_lines(&self.space, &[Line(node.ino.0)])
+    }
+
+    /// Gives back the pages that are staged.
+    pub(crate) fn abandon_staged(&self, state: &mut State) -> Res<()> {
+        for staged in std::mem::take(&mut state.file.staged).into_values() {
+            if let Staged::Page { page, .. } = staged {
+                self.alloc.abandon_page(&self.space, page)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a page of zeros.
+    pub(crate) fn take_zeroed(&self) -> Res<Page> {
+        let page = self.alloc.take_page(&self.space)?;
+        self.space.zero_page(page);
+        Ok(page)
+    }
+
+    /// Runs a change. If memory is short, makes what is pending persistent, since that frees some,
+    /// and tries again.
+    pub(crate) fn change<T>(&self, mut change: impl FnMut() -> Res<T>) -> vfs::Result<T> {
+        let run = |change: &mut dyn FnMut() -> Res<T>| {
+            self.writable()?;
+            change()
+        };
+        let result = match run(&mut change) {
+            Err(Fault::Full) => self.persist_all().and_then(|()| run(&mut change)),
+            other => other,
+        };
+        result.map_err(Fault::errno)
+    }
+}
