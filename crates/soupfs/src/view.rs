@@ -20,6 +20,26 @@ pub(crate) enum Slot {
     Table(Box<Table>),
 }
 
+impl Slot {
+    /// Whether the slot on the medium at `at` has all tables of this one.
+    fn is_mirrored<P: Pmem>(&self, space: &Space<P>, at: u64) -> Res<bool> {
+        let Self::Table(table) = self else {
+            return Ok(true);
+        };
+        let Some(page) = Link(space.load(at)?).as_table() else {
+            return Ok(false);
+        };
+        for (index, slot) in table.0.iter().enumerate() {
+            if let Some(slot) = slot
+                && !slot.is_mirrored(space, space.entry(page, index as u64)?)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// A volatile table; `None` is the slot of the consistent view.
 pub(crate) struct Table([Option<Slot>; FANOUT as usize]);
 
@@ -263,6 +283,19 @@ impl View {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Lets go of the volatile slots when all changes are persistent, unless a table has none on the
+    /// medium: links of dentries end its chains, and mean nothing in a longer one.
+    pub(crate) fn settle<P: Pmem>(&mut self, space: &Space<P>) -> Res<()> {
+        let is_mirrored = match (&self.latest, self.slot) {
+            (Some(latest), Some(slot)) => latest.is_mirrored(space, slot)?,
+            _ => true,
+        };
+        if is_mirrored {
+            self.latest = None;
+        }
+        Ok(())
     }
 
     pub(crate) fn is_empty<P: Pmem>(&self, space: &Space<P>) -> Res<bool> {

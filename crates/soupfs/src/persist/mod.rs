@@ -34,7 +34,8 @@ struct Round<'c, P> {
     core: &'c Volume<P>,
     /// All nodes of the round; each is pinned.
     nodes: Vec<Arc<Node>>,
-    seen: HashSet<u64>,
+    /// Their addresses: a number may have another node by now.
+    seen: HashSet<usize>,
     dirs: Vec<Dir>,
     files: Vec<FilePlan>,
     attrs: Vec<Attrs>,
@@ -170,7 +171,8 @@ impl<P: Pmem> Round<'_, P> {
     fn collect(&mut self, node: Arc<Node>) -> Res<()> {
         let mut left = vec![(node, false)];
         while let Some((node, is_named)) = left.pop() {
-            if self.seen.contains(&node.ino.0) {
+            let address = Arc::as_ptr(&node).addr();
+            if self.seen.contains(&address) {
                 continue;
             }
             node.pins.fetch_add(1, SeqCst);
@@ -181,7 +183,7 @@ impl<P: Pmem> Round<'_, P> {
             if state.is_dead || (is_gone && !is_named) {
                 continue;
             }
-            self.seen.insert(node.ino.0);
+            self.seen.insert(address);
             let changes = state.changes.take();
             self.collect_node(&node, &mut state)?;
             // A directory that was in this one may be above it now: one lock at a time.
@@ -412,7 +414,7 @@ impl<P: Pmem> Round<'_, P> {
             let mut state = dir.node.state.write();
             state.changes.give_back(std::mem::take(&mut dir.changes));
             if state.changes.is_empty() {
-                state.view.latest = None;
+                state.view.settle(&self.core.space)?;
             }
         }
         for node in self.nodes.drain(..) {

@@ -1,0 +1,88 @@
+//! Directories of many names: chains that are split in one view and not yet, or not any more, in the
+//! other.
+
+use medium::MemoryPmem;
+use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use vfs::{Cookie, Ctx, FileSystem, Ino};
+
+fn options(read_only: bool) -> MountOptions {
+    MountOptions {
+        read_only,
+        atime: Atime::Never,
+        bound_s: None,
+        ..MountOptions::default()
+    }
+}
+
+fn names(fs: &dyn FileSystem, dir: Ino) -> BTreeSet<Vec<u8>> {
+    let mut names = BTreeSet::new();
+    let mut last = Cookie(0);
+    fs.readdir(&Ctx::root(), dir, last, &mut |entry| {
+        assert!(entry.cookie > last, "cookies are in order");
+        last = entry.cookie;
+        names.insert(entry.name.to_vec())
+    })
+    .unwrap();
+    names.remove(&b"."[..]);
+    names.remove(&b".."[..]);
+    names
+}
+
+/// Makes and removes names of a pool of `pool`, with a sync after `period` calls on average.
+fn churn(seed: u64, pool: usize, period: u32) {
+    let pm = Arc::new(MemoryPmem::new(64 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let (cx, root) = (Ctx::root(), Ino::ROOT);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut wanted = BTreeSet::new();
+    for round in 0..6 {
+        // More names at first, fewer later.
+        let makes = if round % 2 == 0 { 8 } else { 3 };
+        for _ in 0..pool {
+            let name = format!("name {}", rng.usize(..pool)).into_bytes();
+            if rng.u32(..10) < makes {
+                if let Ok(made) = fs.create(&cx, root, &name, 0o644) {
+                    fs.forget(made.ino, 1);
+                }
+                wanted.insert(name);
+            } else {
+                assert_eq!(fs.unlink(&cx, root, &name).is_ok(), wanted.remove(&name));
+            }
+            if rng.u32(..period) == 0 {
+                fs.sync().unwrap();
+            }
+        }
+        assert_eq!(names(&fs, root), wanted, "seed {seed}, round {round}");
+        fs.sync().unwrap();
+        assert_eq!(
+            names(&fs, root),
+            wanted,
+            "seed {seed}, round {round}, synced"
+        );
+        for name in &wanted {
+            let found = fs.lookup(&cx, root, name).unwrap();
+            fs.forget(found.ino, 1);
+        }
+        let report = check(&*pm);
+        assert!(report.is_clean(), "{report:?}");
+        let again = SoupFs::open(Arc::clone(&pm), options(true)).unwrap();
+        assert_eq!(
+            names(&again, root),
+            wanted,
+            "seed {seed}, round {round}, mounted again"
+        );
+    }
+}
+
+#[test]
+fn names_come_and_go() {
+    for seed in 0..20 {
+        churn(seed, 40, 20);
+        churn(seed, 40, 10_000);
+        churn(seed, 600, 50);
+    }
+    churn(1, 20_000, 3000);
+}
