@@ -102,12 +102,11 @@ impl<N> Changes<N> {
         after: Marks,
     ) -> Arc<Mark> {
         // A pending removal of the same name, or of one with the same hash, becomes one step with
-        // this. Otherwise a crash could leave the name twice.
-        // Not if others wait for the removal, since this may have to wait for those.
-        let removal = |c: &&mut Change<N>| {
-            c.hash == hash && c.new.is_none() && !c.done.is_awaited.load(SeqCst)
-        };
-        if let Some(change) = self.list.iter_mut().rev().find(removal) {
+        // this. Otherwise a crash could leave the name twice. Not if others wait for the removal,
+        // since this may have to wait for those; and not if another change of the name came after it.
+        let last = self.list.iter_mut().rev().find(|c| c.hash == hash);
+        let is_free = |c: &&mut Change<N>| c.new.is_none() && !c.done.is_awaited.load(SeqCst);
+        if let Some(change) = last.filter(is_free) {
             change.new = Some(new);
             change.moves = moves;
             change.after.extend(after);

@@ -198,7 +198,7 @@ impl<P: Pmem> Volume<P> {
         }
         if state.links == 0 && !self.read_only {
             state.is_dead = true;
-            self.shard(node.ino).lock().remove(&node.ino.0);
+            self.forget(node, || true);
             if state.is_stored {
                 drop(state);
                 self.orphans.lock().push(Arc::clone(node));
@@ -209,10 +209,18 @@ impl<P: Pmem> Volume<P> {
         }
         let is_clean = state.is_stored && !state.is_dirty;
         if is_clean && state.file.is_clean() && !node.is_listed.load(SeqCst) {
-            let mut shard = self.shard(node.ino).lock();
-            if !is_used() {
-                shard.remove(&node.ino.0);
-            }
+            self.forget(node, || !is_used());
+        }
+    }
+
+    /// Takes a node out of memory, unless another node has its number now.
+    fn forget(&self, node: &Arc<Node>, may_go: impl FnOnce() -> bool) {
+        let mut shard = self.shard(node.ino).lock();
+        let is_own = shard
+            .get(&node.ino.0)
+            .is_some_and(|own| Arc::ptr_eq(own, node));
+        if is_own && may_go() {
+            shard.remove(&node.ino.0);
         }
     }
 

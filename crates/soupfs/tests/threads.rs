@@ -1,0 +1,123 @@
+//! Several threads make calls while rounds of the persister run. Afterwards the checker finds nothing,
+//! and a mount sees what the last one saw.
+
+use medium::MemoryPmem;
+use oracle::snapshot::Snapshot;
+use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use vfs::{Ctx, FileSystem, Ino, Name, RenameFlags, Result};
+
+fn options(read_only: bool) -> MountOptions {
+    MountOptions {
+        read_only,
+        atime: Atime::Never,
+        bound_s: None,
+        ..MountOptions::default()
+    }
+}
+
+/// A directory of the first level by its number, with a reference.
+fn dir(fs: &dyn FileSystem, n: usize) -> Result<Ino> {
+    let cx = Ctx::root();
+    let name = format!("d{n}");
+    Ok(fs.lookup(&cx, Ino::ROOT, name.as_bytes())?.ino)
+}
+
+/// One random call; failures are part of it.
+fn call(fs: &dyn FileSystem, rng: &mut fastrand::Rng) -> Result<()> {
+    let cx = Ctx::root();
+    let (a, b) = (dir(fs, rng.usize(..3))?, dir(fs, rng.usize(..3))?);
+    let name = format!("f{}", rng.usize(..8)).into_bytes();
+    let other = format!("f{}", rng.usize(..8)).into_bytes();
+    let done = match rng.usize(..9) {
+        0 => fs
+            .create(&cx, a, &name, 0o644)
+            .map(|made| fs.forget(made.ino, 1)),
+        1 => fs
+            .mkdir(&cx, a, &name, 0o755)
+            .map(|made| fs.forget(made.ino, 1)),
+        2 => fs.unlink(&cx, a, &name),
+        3 => fs.rmdir(&cx, a, &name),
+        4 => fs.rename(
+            &cx,
+            Name::new(a, &name),
+            Name::new(b, &other),
+            RenameFlags::empty(),
+        ),
+        5 => fs.lookup(&cx, a, &name).and_then(|found| {
+            let linked = fs.link(&cx, found.ino, b, &other);
+            fs.forget(found.ino, 1 + u64::from(linked.is_ok()));
+            linked.map(drop)
+        }),
+        6 => fs.lookup(&cx, a, &name).and_then(|found| {
+            let data = vec![7; rng.usize(1..20_000)];
+            let written = fs.write(&cx, found.ino, rng.u64(..20_000), &data);
+            fs.forget(found.ino, 1);
+            written.map(drop)
+        }),
+        7 => fs.lookup(&cx, a, &name).and_then(|found| {
+            let cut = fs.truncate(&cx, found.ino, rng.u64(..30_000));
+            fs.forget(found.ino, 1);
+            cut
+        }),
+        _ => fs.readdir(&cx, a, vfs::Cookie(0), &mut |_| true),
+    };
+    for dir in [a, b] {
+        fs.forget(dir, 1);
+    }
+    done
+}
+
+#[test]
+fn calls_and_rounds_side_by_side() {
+    let pm = Arc::new(MemoryPmem::new(32 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let cx = Ctx::root();
+    for n in 0..3 {
+        let made = fs
+            .mkdir(&cx, Ino::ROOT, format!("d{n}").as_bytes(), 0o755)
+            .unwrap();
+        fs.forget(made.ino, 1);
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|seed| {
+                let fs = &fs;
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(seed);
+                    let done = (0..20_000).filter(|_| call(fs, &mut rng).is_ok()).count();
+                    assert!(done > 1000, "{done} calls succeeded");
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                fs.sync().unwrap();
+            }
+        });
+        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        is_over.store(true, SeqCst);
+        assert!(ended.iter().all(|end| end.is_ok()));
+    });
+    fs.sync().unwrap();
+    let report = check(&*pm);
+    assert!(
+        report.is_clean(),
+        "{:#?}",
+        report.findings.iter().take(10).collect::<Vec<_>>()
+    );
+    let again = SoupFs::open(Arc::clone(&pm), options(true)).unwrap();
+    let (here, there) = (
+        Snapshot::take(&fs).unwrap(),
+        Snapshot::take(&again).unwrap(),
+    );
+    assert!(
+        here.is_same_except_times(&there),
+        "{:#?}",
+        here.diff(&there)
+    );
+}
