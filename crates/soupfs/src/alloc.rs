@@ -11,7 +11,7 @@
 //! - The search continues in a circle, so that freed memory is not used again at once.
 
 use crate::error::{Fault, Res};
-use crate::format::{FANOUT, LINES, Line, PAGE, Page, bitmap_pages, bitmap_word};
+use crate::format::{FANOUT, LINES, Line, Page, bitmap_pages, bitmap_word};
 use crate::space::Space;
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
@@ -331,5 +331,3 @@ impl Chunk {
 pub(crate) fn reserved_pages(pages: u64) -> u64 {
     1 + bitmap_pages(pages)
 }
-
-const _: () = assert!(PAGE == LINES * 64);

@@ -11,6 +11,7 @@ pub const LINE: u64 = 64;
 pub const LINES: u64 = PAGE / LINE;
 /// Words of a page of pointers or heads.
 pub const FANOUT: u64 = PAGE / 8;
+const _: () = assert!(LINES == u64::BITS as u64 && FANOUT == 1 << TABLE_BITS);
 
 /// The first bytes of an image.
 pub const MAGIC: [u8; 8] = *b"SELVSOUP";

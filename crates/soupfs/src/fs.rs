@@ -1,7 +1,7 @@
 //! The mounted file system: the calls, and the thread of the persister.
 
 use crate::error::{Fault, Res};
-use crate::format::{FANOUT, Hash, LINES, Line, PAGE, inode};
+use crate::format::{Hash, LINES, PAGE};
 use crate::volume::Volume;
 use medium::Pmem;
 use parking_lot::{Condvar, Mutex};
@@ -389,5 +389,3 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
         self.core.change(|| self.core.remove_xattr(cx, ino, name))
     }
 }
-
-const _: () = assert!(FANOUT == 512 && inode::ROOT == 3 && Line(1).0 == 1);

@@ -3,7 +3,7 @@
 use crate::alloc::reserved_pages;
 use crate::error::Error;
 use crate::format::{
-    LINES, Line, MAGIC, MAX_PAGES, MIN_PAGES, PAGE, Page, VERSION, at, bitmap_pages, bitmap_word,
+    Line, MAGIC, MAX_PAGES, MIN_PAGES, PAGE, Page, VERSION, at, bitmap_pages, bitmap_word,
     mode_word, pair,
 };
 use medium::{Pmem, Rule};
@@ -77,5 +77,3 @@ pub fn mkfs<P: Pmem + ?Sized>(pm: &P, options: &MkfsOptions) -> Result<(), Error
     pm.fence(Rule::DurableBeforeReturn)?;
     Ok(())
 }
-
-const _: () = assert!(LINES == 64);

@@ -5,7 +5,7 @@
 
 use super::page_of;
 use crate::error::{Fault, Res, corrupt};
-use crate::format::{FANOUT, Line, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS, inode};
+use crate::format::{FANOUT, Line, MAX_HEIGHT, Page, Root, TABLE_BITS, inode};
 use crate::node::{Node, Staged, State};
 use crate::seeded::{Bug, hit};
 use crate::space::Space;
@@ -374,5 +374,3 @@ impl<P: Pmem> Tree<'_, P> {
         fresh.try_for_each(|page| self.core.alloc.abandon_page(&self.core.space, *page))
     }
 }
-
-const _: () = assert!(PAGE == FANOUT * 8);
