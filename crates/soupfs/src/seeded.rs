@@ -12,6 +12,10 @@ medium::seeded_bugs! {
     PublishBeforeDentry,
     /// No fence between the new structures and the links to them.
     NoInitFence,
+    /// No fence after the links that publish.
+    NoPublishFence,
+    /// No fence after greater sizes, tables, and modes.
+    NoGrowFence,
     /// The old name of a rename is removed before the new one is there.
     RemoveBeforeAdd,
     /// Memory is free before the removal of what led to it is persistent.

@@ -68,8 +68,12 @@ impl<P: Pmem> Volume<P> {
     pub(crate) fn persist_all(&self) -> Res<()> {
         let _lock = self.persister.lock();
         // Changes that wait for those of a directory that comes later take another round.
-        while self.round(usize::MAX, &mut |_| 0)? > 0 {}
-        Ok(())
+        loop {
+            let nodes = std::mem::take(&mut *self.dirty.lock());
+            if self.run_round(nodes)? == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Makes changes of at most `limit` nodes persistent, which `draw` chooses from a number of
@@ -110,14 +114,6 @@ impl<P: Pmem> Volume<P> {
             nodes.push(dirty.remove(at));
         }
         nodes
-    }
-
-    fn round(&self, limit: usize, draw: &mut dyn FnMut(usize) -> usize) -> Res<usize> {
-        let nodes = match limit {
-            usize::MAX => std::mem::take(&mut *self.dirty.lock()),
-            _ => self.choose(limit, draw),
-        };
-        self.run_round(nodes)
     }
 
     fn run_round(&self, nodes: Vec<Arc<Node>>) -> Res<usize> {
@@ -290,7 +286,7 @@ impl<P: Pmem> Round<'_, P> {
             space.put(*slot, crate::format::Link::table(*table).0);
         }
         let owners = self.finish_modes()?;
-        if grows + self.splits.len() + owners > 0 {
+        if grows + self.splits.len() + owners > 0 && !hit(Bug::NoGrowFence) {
             space.pm.fence(Rule::DurableBeforeReturn)?;
         }
         for node in orphans {
