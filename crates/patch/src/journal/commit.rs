@@ -29,6 +29,7 @@ impl Shared {
         let result = self.write_transaction(state);
         state.closing = false;
         self.changed.notify_all();
+        self.due.notify_all();
         result
     }
 

@@ -87,7 +87,7 @@ impl Shared {
                 left
             };
             if !nap.is_zero() {
-                self.changed.wait_for(&mut state, nap);
+                self.due.wait_for(&mut state, nap);
             }
             if state.stopping {
                 return;
@@ -109,7 +109,7 @@ impl Shared {
             }
             if let Err(error) = done {
                 tracing::warn!("journal: {error}; its thread tries again");
-                self.changed.wait_for(&mut state, interval);
+                self.due.wait_for(&mut state, interval);
             }
         }
     }

@@ -137,8 +137,11 @@ struct Shared {
     revoke_blocks: u32,
     max_op_blocks: u32,
     state: Mutex<State>,
-    /// Signals that an operation or a commit has ended, or that the journal is closing.
+    /// For operations and commits that wait: an operation or a commit has ended.
     changed: Condvar,
+    /// For the committer alone: the log has grown, or the journal closes. An operation that ends
+    /// does not wake it.
+    due: Condvar,
 }
 
 struct State {
@@ -229,7 +232,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         self.shared.state.lock().stopping = true;
-        self.shared.changed.notify_all();
+        self.shared.due.notify_all();
         if let Some(committer) = self.committer.take() {
             // A thread that panicked has printed its message.
             let _ = committer.join();
@@ -293,6 +296,7 @@ impl Shared {
                 stats: JournalStats::default(),
             }),
             changed: Condvar::new(),
+            due: Condvar::new(),
         };
         let fits = |blocks: &u32| shared.has_room_for(*blocks as usize, capacity);
         shared.max_op_blocks = (0..=capacity).rev().find(fits).unwrap_or(0);
