@@ -17,6 +17,7 @@
  * - Changes by processes that have ended precede those of this process: xOpen makes the database,
  *   its journals and their directory durable.
  * - A transaction on several databases waits for the disk, since they may be in different mounts.
+ * - A frame of a WAL is one write instead of two, since each write is a call of the mount's server.
  * - Outside of a mount of Selvedge, or if it refuses groups, a sync is the default VFS's own. PRAGMA
  *   selvedge_order returns `barrier` or `fsync`. */
 #define _FILE_OFFSET_BITS 64
@@ -54,12 +55,18 @@ struct owner {
     char path[];
 };
 
+/* SQLite's file format, section 4.1: a WAL is a header and frames, which are a header and a page. */
+enum { WAL_HEADER = 32, FRAME_HEADER = 24, MAX_PAGE = 65536 };
+
 /* An open file. That of the default VFS follows in memory. */
 struct file {
     sqlite3_file base;
     struct place *place; /* NULL: a sync is the default VFS's own */
     struct owner *owner; /* NULL: not a database, or not in order */
     int is_super;        /* a super-journal */
+    char *frame;         /* NULL: not a WAL in order. Else room for a frame */
+    int is_held;         /* the frame's header waits for its page */
+    sqlite3_int64 end;   /* of the last write to the WAL */
 };
 
 static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER; /* the four below */
@@ -222,31 +229,69 @@ static int enter_owner(struct owner **found, sqlite3_file *database, const char 
 
 /* --- files ----------------------------------------------------------------------------- */
 
+/* Writes a held header. Each call that may follow one in a WAL does this first. */
+static int release(sqlite3_file *file)
+{
+    struct file *own = (struct file *)file;
+    if (!own->is_held)
+        return SQLITE_OK;
+    own->is_held = 0;
+    return real(file)->pMethods->xWrite(real(file), own->frame, FRAME_HEADER, own->end - FRAME_HEADER);
+}
+
+/* Writes to a WAL. The header of a new frame is held until the next call, in which SQLite writes the
+ * frame's page. Headers that SQLite writes again, behind the end, have no page after them. */
+static int write_to_wal(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
+{
+    struct file *own = (struct file *)file;
+    int is_new = offset == own->end || offset == WAL_HEADER;
+    if (own->is_held && offset == own->end && count <= MAX_PAGE) {
+        memcpy(own->frame + FRAME_HEADER, bytes, (size_t)count);
+        own->is_held = 0;
+        own->end = offset + count;
+        return real(file)->pMethods->xWrite(real(file), own->frame, FRAME_HEADER + count, offset - FRAME_HEADER);
+    }
+    int result = release(file);
+    if (result != SQLITE_OK)
+        return result;
+    own->end = offset + count;
+    if (count != FRAME_HEADER || !is_new)
+        return real(file)->pMethods->xWrite(real(file), bytes, count, offset);
+    memcpy(own->frame, bytes, FRAME_HEADER);
+    own->is_held = 1;
+    return SQLITE_OK;
+}
+
 static int file_close(sqlite3_file *file)
 {
     struct file *own = (struct file *)file;
-    int result = real(file)->pMethods->xClose(real(file));
+    int released = release(file), result = real(file)->pMethods->xClose(real(file));
+    sqlite3_free(own->frame);
     pthread_mutex_lock(&tables);
     supers -= own->is_super;
     leave_owner(own->owner);
     leave_place(own->place);
     pthread_mutex_unlock(&tables);
-    return result;
+    return result != SQLITE_OK ? result : released;
 }
 
 static int file_read(sqlite3_file *file, void *bytes, int count, sqlite3_int64 offset)
 {
-    return real(file)->pMethods->xRead(real(file), bytes, count, offset);
+    int released = release(file);
+    return released ? released : real(file)->pMethods->xRead(real(file), bytes, count, offset);
 }
 
 static int file_write(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
 {
+    if (((struct file *)file)->frame)
+        return write_to_wal(file, bytes, count, offset);
     return real(file)->pMethods->xWrite(real(file), bytes, count, offset);
 }
 
 static int file_truncate(sqlite3_file *file, sqlite3_int64 size)
 {
-    return real(file)->pMethods->xTruncate(real(file), size);
+    int released = release(file);
+    return released ? released : real(file)->pMethods->xTruncate(real(file), size);
 }
 
 static int is_spanning(void)
@@ -260,8 +305,11 @@ static int is_spanning(void)
 static int file_sync(sqlite3_file *file, int flags)
 {
     struct file *own = (struct file *)file;
+    int result = release(file);
+    if (result != SQLITE_OK)
+        return result;
     if (!own->place || is_spanning()) {
-        int result = real(file)->pMethods->xSync(real(file), flags);
+        result = real(file)->pMethods->xSync(real(file), flags);
         if (result != SQLITE_OK || !own->place)
             return result;
     }
@@ -270,7 +318,8 @@ static int file_sync(sqlite3_file *file, int flags)
 
 static int file_size(sqlite3_file *file, sqlite3_int64 *size)
 {
-    return real(file)->pMethods->xFileSize(real(file), size);
+    int released = release(file);
+    return released ? released : real(file)->pMethods->xFileSize(real(file), size);
 }
 
 static int file_lock(sqlite3_file *file, int level)
@@ -313,7 +362,9 @@ static int file_control(sqlite3_file *file, int code, void *argument)
         if (result != SQLITE_NOTFOUND)
             return result;
     }
-    int result = real(file)->pMethods->xFileControl(real(file), code, argument);
+    int result = release(file);
+    if (result == SQLITE_OK)
+        result = real(file)->pMethods->xFileControl(real(file), code, argument);
     if (code == SQLITE_FCNTL_VFSNAME && result == SQLITE_OK)
         *(char **)argument = sqlite3_mprintf("selvedge/%z", *(char **)argument);
     return result;
@@ -383,6 +434,8 @@ static int put_in_order(struct file *own, const char *name, int flags)
     if (own->place && is_database)
         result = enter_owner(&own->owner, real(&own->base), name, dir);
     pthread_mutex_unlock(&tables);
+    if (own->place && flags & SQLITE_OPEN_WAL && !(own->frame = sqlite3_malloc(FRAME_HEADER + MAX_PAGE)))
+        return SQLITE_NOMEM;
     return result;
 }
 

@@ -100,6 +100,18 @@ fn commits_of_sqlite_do_not_wait_for_flushes() {
 }
 
 #[test]
+fn a_frame_of_a_wal_is_one_write() {
+    if let Some(reason) = lacks() {
+        return skip::test(reason);
+    }
+    let place = place();
+    place.mount(&["-o", "mode=journal"]);
+    python(&place, &["frames", place.dir_str()]);
+    place.umount();
+    place.fsck();
+}
+
+#[test]
 fn one_process_has_a_database_in_order() {
     if let Some(reason) = lacks() {
         return skip::test(reason);

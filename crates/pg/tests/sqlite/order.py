@@ -1,6 +1,7 @@
 """Uses the VFS of libselvedge-sqlite from Python's SQLite.
 
   order.py LIBRARY modes DIR        transactions in each journal mode, whose syncs are barriers
+  order.py LIBRARY frames DIR       a frame of a WAL is one write, and transactions that spill are whole
   order.py LIBRARY two DIR          one process has a database open, and another one is refused
   order.py LIBRARY spanning A B     a transaction on databases in two directories
   order.py LIBRARY elsewhere DIR    syncs outside of a mount are those of the default VFS
@@ -9,6 +10,7 @@
 """
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -29,8 +31,8 @@ def value(database, sql):
     return database.execute(sql).fetchone()[0]
 
 
-def prepare(path, mode):
-    database = connect(path)
+def prepare(path, mode, vfs="selvedge"):
+    database = connect(path, vfs)
     assert value(database, f"PRAGMA journal_mode={mode}") == mode
     database.execute("PRAGMA synchronous=FULL")
     database.execute("CREATE TABLE IF NOT EXISTS numbers(n INTEGER PRIMARY KEY, body BLOB)")
@@ -68,6 +70,43 @@ def modes(directory):
         second.close()
         assert not os.path.exists(path + "-order")
         assert sound(path) == 50 and sound(path, "unix") == 50
+
+
+def writes():
+    with open("/proc/self/io") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("syscw"))
+
+
+def spill(database):
+    # Pages that leave SQLite's small cache are written to the WAL, changed and written again.
+    # The frames after them then get new checksums.
+    database.execute("PRAGMA cache_size=4")
+    database.execute("BEGIN")
+    for _ in range(3):
+        database.execute("UPDATE numbers SET body = randomblob(600)")
+    database.execute("COMMIT")
+
+
+def frames(directory):
+    counts = {}
+    for vfs in ("selvedge", "unix"):
+        path = os.path.join(directory, f"{vfs}.db")
+        database = prepare(path, "wal", vfs)
+        before = writes()
+        for number in range(1, 101):
+            add(database, number)
+        counts[vfs] = writes() - before
+        spill(database)
+        # What a crash of the process leaves: no file with the index of the WAL.
+        for suffix in ("", "-wal"):
+            shutil.copyfile(path + suffix, os.path.join(directory, f"copy.db{suffix}"))
+        assert sound(os.path.join(directory, "copy.db"), "unix") == 100
+        copy = connect(os.path.join(directory, "copy.db"), "unix")
+        assert value(copy, "SELECT min(length(body)) FROM numbers") == 600
+        copy.close()
+        database.close()
+        os.unlink(os.path.join(directory, "copy.db"))
+    assert counts["selvedge"] * 3 < counts["unix"] * 2, counts
 
 
 def two(directory):
@@ -131,4 +170,4 @@ def check(path, mode):
 
 if __name__ == "__main__":
     LIBRARY = os.path.abspath(sys.argv[1])
-    {f.__name__: f for f in (modes, two, spanning, elsewhere, fill, check)}[sys.argv[2]](*sys.argv[3:])
+    {f.__name__: f for f in (modes, frames, two, spanning, elsewhere, fill, check)}[sys.argv[2]](*sys.argv[3:])
