@@ -64,6 +64,17 @@ fn a_replacement_that_is_not_synced_fails_where_data_follow_names() {
         models.iter().all(|model| model["refused"].is_null()),
         "{models:?}"
     );
+    // The blocks that an engine lost are told by calls.
+    let failures = report["failures"].as_array().unwrap().iter();
+    let of_engine = failures.filter(|failure| failure["model"] == "ext2-async");
+    let lost: Vec<&Value> = of_engine
+        .flat_map(|f| f["lost"].as_array().unwrap())
+        .collect();
+    assert!(
+        lost.iter()
+            .any(|call| call["text"].as_str().unwrap().starts_with("write(")),
+        "{lost:?}"
+    );
     let fixed = Recorded::new("replace-by-rename", "fixed", &[]);
     assert_eq!(failed(&fixed.explore(1, &[])), ["ext2-async"]);
 }

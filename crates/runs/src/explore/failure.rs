@@ -1,11 +1,13 @@
 //! Failures: shrunk, and described by calls.
 
+use super::explain::explain;
 use super::workers::kind_of;
 use super::{Explorer, State, Subject};
 use crate::Difference;
 use crate::checker::{Bench, Verdict};
 use crate::model::{Legal, Model, Modelled, Subset};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Most checks that shrink one failure.
 const TRIES: usize = 100;
@@ -40,8 +42,8 @@ pub struct Failure {
     pub after: Option<CallRef>,
     /// The first call that had not returned.
     pub before: Option<CallRef>,
-    /// Calls that are lost in whole or in part although a later one is there. Empty if the subject
-    /// is an engine, whose calls are not visible one by one.
+    /// Calls that are lost in whole or in part although a later one is there. On an engine: those
+    /// whose loss explains the state best.
     pub lost: Vec<CallRef>,
     /// Differences from the tree that the program saw.
     pub differences: Vec<Difference>,
@@ -73,7 +75,7 @@ impl Failure {
             (Subject::Model(model), Some(lost)) => {
                 failure.of_model(explorer, *model, &state, lost)?;
             }
-            _ => failure.after = state.returned.checked_sub(1).and_then(|n| explorer.call(n)),
+            _ => failure.of_engine(explorer, &state)?,
         }
         let newest = failure.after.as_ref().map_or(0, |call| call.number + 1);
         failure.compare(explorer, &state, newest.max(explorer.run.header.setup))?;
@@ -99,21 +101,48 @@ impl Failure {
         let present = shrink.legal.present(lost).unwrap_or_default();
         let (present, message) = shrink.shrunk(present, self.message.clone())?;
         self.message = message;
-        let newest = present.iter().rposition(|is| *is);
-        let effects = &modelled.effects;
-        self.after = newest.and_then(|n| explorer.call(effects[n].entry));
-        let lost = (0..newest.unwrap_or(0)).filter(|n| !present[*n]);
-        let mut entries: Vec<usize> = lost.map(|n| effects[n].entry).collect();
-        entries.dedup();
-        self.lost = entries
-            .into_iter()
-            .filter_map(|n| explorer.call(n))
-            .collect();
+        self.name_calls(explorer, &modelled, &present, &[]);
         let lost = Subset {
             lost: (0..present.len()).filter(|n| !present[*n]).collect(),
         };
         self.id = format!("{model}/{}/{lost}", state.returned);
         Ok(())
+    }
+
+    /// Names the calls whose loss explains the state of an engine. One that it cannot open has none.
+    fn of_engine(&mut self, explorer: &Explorer<'_>, state: &State) -> Result<(), String> {
+        let Ok(tree) = &state.tree else {
+            self.after = state.returned.checked_sub(1).and_then(|n| explorer.call(n));
+            return Ok(());
+        };
+        let modelled = Modelled::new(explorer.run, Model::Posix)?;
+        let end = (state.returned + 1).min(explorer.run.entries.len());
+        let found = explain(&modelled, modelled.before[end], tree);
+        self.name_calls(explorer, &modelled, &found.present, &found.torn);
+        Ok(())
+    }
+
+    /// Names the newest call that is there, the ones before it that are not, and those that are there
+    /// in part.
+    fn name_calls(
+        &mut self,
+        explorer: &Explorer<'_>,
+        modelled: &Modelled<'_>,
+        present: &[bool],
+        torn: &[usize],
+    ) {
+        let newest = present.iter().rposition(|is| *is);
+        let effects = &modelled.effects;
+        self.after = newest.and_then(|n| explorer.call(effects[n].entry));
+        let lost = (0..newest.unwrap_or(0)).filter(|n| !present[*n]);
+        let entries: BTreeSet<usize> = lost
+            .chain(torn.iter().copied())
+            .map(|n| effects[n].entry)
+            .collect();
+        self.lost = entries
+            .into_iter()
+            .filter_map(|n| explorer.call(n))
+            .collect();
     }
 
     /// The differences of the state from the tree after `newest` entries.

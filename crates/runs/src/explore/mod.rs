@@ -8,6 +8,7 @@
 //!
 //! Equal trees with an equal output so far are judged once, also under several models.
 
+mod explain;
 mod failure;
 mod produce;
 mod workers;

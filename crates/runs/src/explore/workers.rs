@@ -45,7 +45,8 @@ impl Results {
         let kind = kind_of(&message);
         if let Some((first, _, count)) = failures.get_mut(&kind) {
             *count += 1;
-            // The state with the fewest lost effects is nearest to the cause.
+            // The state with the fewest lost effects is nearest to the cause. On an engine that is the
+            // one after the fewest calls.
             if loss(&state) < loss(first) {
                 *first = state;
             }
@@ -56,10 +57,8 @@ impl Results {
 }
 
 fn loss(state: &State) -> usize {
-    state
-        .lost
-        .as_ref()
-        .map_or(usize::MAX, |lost| lost.lost.len())
+    let lost = state.lost.as_ref().map(|lost| lost.lost.len());
+    lost.unwrap_or(state.returned)
 }
 
 /// Messages that differ in numbers only are of one kind.

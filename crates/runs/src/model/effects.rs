@@ -90,6 +90,16 @@ impl Effect {
         always.chain(used.map(|reuse| reuse.taken))
     }
 
+    /// Whether it is data for a page of a file.
+    pub(crate) fn stores_to(&self, file: Node, page: u64) -> bool {
+        match self.change {
+            Change::Data { node, off, .. } | Change::Store { node, off, .. } => {
+                (node, off / PAGE_BYTES) == (file, page)
+            }
+            Change::Call(_) | Change::Grow { .. } | Change::Clear { .. } => false,
+        }
+    }
+
     /// Applies the effect. An effect without a place has no effect.
     pub fn apply(&self, tree: &mut Tree, data: &[u8]) {
         let bytes = |blob: &Blob| data.get(blob.at as usize..(blob.at + blob.len) as usize);

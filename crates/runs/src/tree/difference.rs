@@ -3,7 +3,7 @@
 use super::{Contents, Inode, Kind, Node, Tree};
 use crate::Bytes;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
 /// A difference of a crash state from the tree that the program saw.
@@ -43,6 +43,61 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// How far two trees are apart: the paths that only one has, and the attributes, lengths and
+    /// pages that differ.
+    pub(crate) fn distance(&self, other: &Self) -> usize {
+        let (ours, theirs) = (by_path(self), by_path(other));
+        let alone = theirs.keys().filter(|path| !ours.contains_key(*path));
+        let inodes = ours.iter().map(|(path, mine)| {
+            let theirs = theirs.get(path).and_then(|node| other.get(*node));
+            match (self.get(*mine), theirs) {
+                (Some(mine), Some(theirs)) => apart(mine, theirs),
+                _ => 1,
+            }
+        });
+        alone.count() + inodes.sum::<usize>()
+    }
+}
+
+impl Tree {
+    /// The pages of this tree's files that are different in the other tree.
+    pub(crate) fn different_pages(&self, other: &Self) -> Vec<(Node, u64)> {
+        let (ours, theirs) = (by_path(self), by_path(other));
+        let mut found = Vec::new();
+        for (path, node) in ours {
+            let theirs = theirs.get(&path).and_then(|node| other.get(*node));
+            if let (Some(mine), Some(theirs)) = (self.get(node), theirs) {
+                let pages = different_pages(&mine.contents, &theirs.contents);
+                found.extend(pages.into_iter().map(|page| (node, page)));
+            }
+        }
+        found
+    }
+}
+
+/// How far two inodes are apart.
+fn apart(ours: &Inode, theirs: &Inode) -> usize {
+    let attributes = |inode: &Inode| (inode.perm, inode.uid, inode.gid);
+    let differs = [
+        ours.kind != theirs.kind,
+        attributes(ours) != attributes(theirs),
+        ours.xattrs != theirs.xattrs,
+        ours.contents.size != theirs.contents.size,
+    ];
+    let pages = different_pages(&ours.contents, &theirs.contents);
+    differs.into_iter().filter(|differs| *differs).count() + pages.len()
+}
+
+/// The pages that differ, in order.
+fn different_pages(ours: &Contents, theirs: &Contents) -> BTreeSet<u64> {
+    let numbers = ours.pages.keys().chain(theirs.pages.keys());
+    numbers
+        .copied()
+        .filter(|number| ours.pages.get(number) != theirs.pages.get(number))
+        .collect()
+}
+
 fn by_path(tree: &Tree) -> BTreeMap<Vec<u8>, Node> {
     tree.paths().into_iter().collect()
 }
@@ -79,13 +134,7 @@ fn of_contents(ours: &Contents, theirs: &Contents) -> String {
     if ours.size != theirs.size {
         return format!("has {} bytes, not {}", ours.size, theirs.size);
     }
-    let numbers = ours.pages.keys().chain(theirs.pages.keys());
-    let mut numbers: Vec<u64> = numbers
-        .copied()
-        .filter(|number| ours.pages.get(number) != theirs.pages.get(number))
-        .collect();
-    numbers.sort_unstable();
-    numbers.dedup();
+    let numbers = Vec::from_iter(different_pages(ours, theirs));
     let zeros = |number: &u64| !ours.pages.contains_key(number);
     let state = match numbers.iter().all(zeros) {
         true => "zeros",
