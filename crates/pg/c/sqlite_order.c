@@ -240,7 +240,7 @@ static int release(sqlite3_file *file)
 }
 
 /* Writes to a WAL. The header of a new frame is held until the next call, in which SQLite writes the
- * frame's page. Headers that SQLite writes again, behind the end, have no page after them. */
+ * frame's page. Headers that SQLite writes again are before the end, and have no page after them. */
 static int write_to_wal(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
 {
     struct file *own = (struct file *)file;

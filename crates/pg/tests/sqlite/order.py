@@ -97,7 +97,7 @@ def frames(directory):
             add(database, number)
         counts[vfs] = writes() - before
         spill(database)
-        # What a crash of the process leaves: no file with the index of the WAL.
+        # A crash of the process leaves no index of the WAL.
         for suffix in ("", "-wal"):
             shutil.copyfile(path + suffix, os.path.join(directory, f"copy.db{suffix}"))
         assert sound(os.path.join(directory, "copy.db"), "unix") == 100

@@ -58,7 +58,7 @@ fn nearest(modelled: &Modelled<'_>, end: usize, state: &Tree) -> Vec<bool> {
     present
 }
 
-/// Takes out and adds single effects near the effect `first`, as long as that brings the tree nearer
+/// Takes out and adds single effects near the effect `first`, while that brings the tree nearer
 /// to `state`. Returns the distance.
 fn approach(modelled: &Modelled<'_>, present: &mut Vec<bool>, first: usize, state: &Tree) -> usize {
     let mut far = modelled.tree(present).distance(state);
