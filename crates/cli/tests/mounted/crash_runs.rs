@@ -64,7 +64,7 @@ fn a_replacement_that_is_not_synced_fails_where_data_follow_names() {
         models.iter().all(|model| model["refused"].is_null()),
         "{models:?}"
     );
-    // The blocks that an engine lost are told by calls.
+    // The blocks that an engine lost have calls as their explanation.
     let failures = report["failures"].as_array().unwrap().iter();
     let of_engine = failures.filter(|failure| failure["model"] == "ext2-async");
     let lost: Vec<&Value> = of_engine
