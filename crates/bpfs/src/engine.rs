@@ -3,16 +3,14 @@
 use crate::format::{BLOCK, MAGIC, MIN_BLOCKS};
 use crate::{Bpfs, BpfsSystem, Dump, MkfsOptions, Mode, MountOptions, SuperInfo};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use engine::values::{Listed, explained, listed};
+use engine::memory::{MapArgs, Region, at_start, open_read_only};
+use engine::values::listed;
 use engine::{
     Checked, Close, Engine, Error, Explored, Identity, Image, Info, Interposer, Magic, Marks,
     MountRequest, Opened, Prepared, Result, Scratch, ScratchKind, ScratchOptions, Selection, Verb,
     size,
 };
-use medium::{
-    Durability, EffectiveDurability, Latency, LatencyModel, MapOptions, MappedPmem, MemoryPmem,
-    Overlay, Pmem,
-};
+use medium::{EffectiveDurability, MapOptions, MappedPmem, MemoryPmem, Overlay, Pmem};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
@@ -21,6 +19,9 @@ use vfs::{FileSystem, Guarantees};
 
 /// The engine.
 pub struct BpfsEngine;
+
+/// Its name.
+const NAME: &str = "bpfs";
 
 /// Missing from a scratch medium of ordinary memory.
 const NO_MEDIUM: &str = "file system without a medium";
@@ -39,14 +40,8 @@ struct MountArgs {
     /// Commit mode, by default that of mkfs
     #[arg(long, value_name = "MODE", value_parser = listed::<Mode>(Mode::ALL))]
     mode: Option<Mode>,
-    /// The crashes that a call which has returned survives
-    #[arg(long, value_name = "LEVEL", value_parser = levels())]
-    durability: Option<Durability>,
-    /// Make durable stores slower by NS nanoseconds per line and per fence, and streaming
-    /// stores no faster than MB megabytes per second; without a value as phase-change
-    /// memory (150,4000)
-    #[arg(long, value_name = "NS[,MB]", num_args = 0..=1, require_equals = true, default_missing_value = "150,4000", value_parser = latency)]
-    emulate_latency: Option<LatencyModel>,
+    #[command(flatten)]
+    map: MapArgs,
 }
 
 /// Options of `crash test`.
@@ -57,36 +52,9 @@ struct ExploreArgs {
     mode: Option<Mode>,
 }
 
-/// The values of `--durability`.
-fn levels() -> Listed<Durability> {
-    explained([
-        (
-            "auto",
-            "dax where the image is on persistent memory, else process",
-        ),
-        ("dax", "survives power failures; needs persistent memory"),
-        ("process", "survives crashes of this program only"),
-        ("msync", "survives power failures on any disk, slowly"),
-    ])
-}
-
-/// Parses `NS[,MB]`.
-fn latency(text: &str) -> std::result::Result<LatencyModel, String> {
-    let wrong = |_| format!("'{text}' is not NS or NS,MB");
-    let (ns, mb) = text.split_once(',').unwrap_or((text, "0"));
-    let ns = ns.parse().map_err(wrong)?;
-    let mb: u32 = mb.parse().map_err(wrong)?;
-    Ok(LatencyModel {
-        flush_line_ns: ns,
-        fence_ns: ns,
-        stream_bytes_per_s: u64::from(mb) * 1_000_000,
-        ..LatencyModel::default()
-    })
-}
-
 impl Engine for BpfsEngine {
     fn name(&self) -> &'static str {
-        "bpfs"
+        NAME
     }
 
     fn about(&self) -> &'static str {
@@ -134,7 +102,7 @@ impl Engine for BpfsEngine {
 
     fn mkfs(&self, image: &Image, identity: &Identity, options: &ArgMatches) -> Result<String> {
         let args = parsed::<MkfsArgs>(options)?;
-        let path = at_start(image)?;
+        let path = at_start(NAME, image)?;
         let map = MapOptions {
             over_idle_loops: image.over_idle_loops,
             ..MapOptions::default()
@@ -163,13 +131,8 @@ impl Engine for BpfsEngine {
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
         let args = parsed::<MountArgs>(options)?;
-        let path = at_start(&request.image)?.to_owned();
-        let map = MapOptions {
-            durability: args.durability.unwrap_or_default(),
-            read_only: request.read_only,
-            ..MapOptions::default()
-        };
-        let pm = MappedPmem::open(&path, &map)?;
+        let path = at_start(NAME, &request.image)?.to_owned();
+        let pm = args.map.map(&path, request.read_only)?;
         let header = probe(&path, &pm)?;
         let mode = args.mode.unwrap_or(header.mode);
         let effective = pm.durability();
@@ -177,10 +140,8 @@ impl Engine for BpfsEngine {
             format!("type: bpfs, mode {mode}"),
             format!("durability: {effective}: {}", effective.describe()),
         ];
-        if args.emulate_latency.is_some() {
-            notes.push("simulation: slower than a real mount".into());
-        }
-        let region = Region::new(pm, args.emulate_latency, between)?;
+        let (region, note) = args.map.region(pm, between)?;
+        notes.extend(note);
         let mount = MountOptions {
             read_only: request.read_only,
             mode: args.mode,
@@ -191,14 +152,14 @@ impl Engine for BpfsEngine {
             source: path.display().to_string(),
             draws: false,
             open: Box::new(move || {
-                let fs = region.open(mount).map_err(|e| Error::about(&path, e))?;
+                let fs = open(region, mount).map_err(|e| Error::about(&path, e))?;
                 Ok(opened(fs, &header, mode, effective, notes))
             }),
         })
     }
 
     fn check(&self, image: &Image, _repair: bool, _options: &ArgMatches) -> Result<Checked> {
-        let path = at_start(image)?;
+        let path = at_start(NAME, image)?;
         let pm = open_read_only(path)?;
         // A damaged image has the magic number. Without it, the file is not an image.
         if let Err(e @ crate::Error::NotBpfs) = crate::probe(&pm) {
@@ -213,7 +174,7 @@ impl Engine for BpfsEngine {
     }
 
     fn info(&self, image: &Image) -> Result<Info> {
-        let path = at_start(image)?;
+        let path = at_start(NAME, image)?;
         let pm = open_read_only(path)?;
         let durability = pm.durability();
         let header = probe(path, &pm)?;
@@ -230,7 +191,7 @@ impl Engine for BpfsEngine {
     }
 
     fn dump(&self, image: &Image, what: &Selection, out: &mut dyn Write) -> Result<()> {
-        let path = at_start(image)?;
+        let path = at_start(NAME, image)?;
         let pm = open_read_only(path)?;
         let what = match what {
             Selection::Super => Dump::Super,
@@ -297,25 +258,6 @@ fn parsed_mode(mode: Option<&str>) -> Result<Option<Mode>> {
     mode.map(str::parse).transpose().map_err(Error::new)
 }
 
-/// The path of an image. An offset is an error, since the whole file is mapped.
-fn at_start(image: &Image) -> Result<&Path> {
-    match image.offset_bytes {
-        0 => Ok(&image.path),
-        _ => Err(Error::about(
-            &image.path,
-            "bpfs takes a whole file or device; leave the offset out",
-        )),
-    }
-}
-
-fn open_read_only(path: &Path) -> Result<MappedPmem> {
-    let options = MapOptions {
-        read_only: true,
-        ..MapOptions::default()
-    };
-    Ok(MappedPmem::open(path, &options)?)
-}
-
 fn probe(path: &Path, pm: &MappedPmem) -> Result<SuperInfo> {
     crate::probe(pm).map_err(|e| Error::about(path, e))
 }
@@ -324,38 +266,17 @@ fn subject(mode: Mode) -> Explored {
     Explored::Memory(Box::new(BpfsSystem(mode)))
 }
 
-/// The medium of a mount. A mount that simulates nothing makes no call through a pointer.
-enum Region {
-    Plain(Box<MappedPmem>),
-    Wrapped(Box<dyn Pmem>),
-}
-
-impl Region {
-    fn new(
-        pm: MappedPmem,
-        latency: Option<LatencyModel>,
-        between: Option<&mut dyn Interposer>,
-    ) -> Result<Self> {
-        let slow: Box<dyn Pmem> = match (latency, &between) {
-            (None, None) => return Ok(Self::Plain(Box::new(pm))),
-            (None, Some(_)) => Box::new(pm),
-            (Some(model), _) => Box::new(Latency::new(pm, model)),
-        };
-        Ok(Self::Wrapped(match between {
-            Some(between) => between.memory(slow)?,
-            None => slow,
-        }))
-    }
-
-    /// Opens the file system. If `options` say so, the image is not changed, and recovery is
-    /// done in memory.
-    fn open(self, options: MountOptions) -> std::result::Result<Arc<dyn FileSystem>, crate::Error> {
-        match self {
-            Self::Plain(pm) if options.read_only => open_without_writing(*pm, options),
-            Self::Plain(pm) => Ok(Arc::new(Bpfs::open(*pm, options)?)),
-            Self::Wrapped(pm) if options.read_only => open_without_writing(pm, options),
-            Self::Wrapped(pm) => Ok(Arc::new(Bpfs::open(pm, options)?)),
-        }
+/// Opens the file system. If `options` say so, the image is not changed, and recovery is done in
+/// memory.
+fn open(
+    region: Region,
+    options: MountOptions,
+) -> std::result::Result<Arc<dyn FileSystem>, crate::Error> {
+    match region {
+        Region::Plain(pm) if options.read_only => open_without_writing(*pm, options),
+        Region::Plain(pm) => Ok(Arc::new(Bpfs::open(*pm, options)?)),
+        Region::Wrapped(pm) if options.read_only => open_without_writing(pm, options),
+        Region::Wrapped(pm) => Ok(Arc::new(Bpfs::open(pm, options)?)),
     }
 }
 

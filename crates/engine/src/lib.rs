@@ -57,6 +57,7 @@
 
 mod error;
 pub mod magic;
+pub mod memory;
 pub mod options;
 mod request;
 mod scratch;

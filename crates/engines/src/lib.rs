@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 /// image.
 const BUILT_IN: &[&dyn Engine] = &[
     &bpfs::BpfsEngine,
+    &soupfs::SoupEngine,
     &ext2::Ext2Engine,
     &wholedisk::WholeDiskEngine,
     &ModelEngine,

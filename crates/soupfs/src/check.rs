@@ -1,30 +1,98 @@
-//! The checker: reads an image, and reports what breaks the invariants of `format.md`.
+//! The checker: reads an image, and reports what breaks the invariants of `format.md`. [`repair`]
+//! removes the leaks that a crash leaves.
 //!
-//! Guarantees: it writes nothing; its memory is a word for each page and a little for each inode; it
-//! reads each line once, whatever the image holds.
+//! Guarantees: the checker writes nothing; its memory is a word for each page and a little for each
+//! inode; it reads each line once, whatever the image holds. A repair of a damaged image writes
+//! nothing either. A repair may be interrupted at any moment, and loses nothing.
 
 use crate::alloc::reserved_pages;
-use crate::error::{Fault, Res};
+use crate::error::{Error, Fault, Res};
 use crate::format::{
-    FANOUT, Hash, LINES, Line, Link, MAX_DEPTH, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS,
-    bitmap_word, inode,
+    FANOUT, Hash, LINES, Line, Link, MAX_DEPTH, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS, at,
+    bitmap_word, dentry, inode, mode_word,
 };
 use crate::mount::{probe, seed};
 use crate::space::{Dentry, Space};
 use hashbrown::{HashMap, HashSet};
-use medium::Pmem;
+use medium::{Pmem, Rule};
 use vfs::check::{Report, Severity};
 use vfs::xattr_block::decode;
 use vfs::{FileType, Ino, SYMLINK_MAX, check_name};
 
 /// Checks an image.
 pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
+    walk(pm).report
+}
+
+/// Most passes of a repair: each one removes at least one leak of names.
+const PASSES: usize = 1000;
+
+/// Gives back lost memory, corrects link counts, and removes old names of directories, unless the image
+/// is damaged. Returns what is left.
+///
+/// # Errors
+/// The medium fails.
+pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<Report, Error> {
+    for _ in 0..PASSES {
+        let walk = walk(pm);
+        if walk.report.is_clean() {
+            pm.store_word(at::CLEAN, 1);
+            pm.flush(at::CLEAN, 8);
+            pm.fence(Rule::DurableBeforeReturn)?;
+        }
+        if walk.report.worst() != Some(Severity::Leak) {
+            return Ok(walk.report);
+        }
+        walk.fixes.apply(pm)?;
+    }
+    Ok(check(pm))
+}
+
+/// The stores that remove the leaks of an image.
+#[derive(Default)]
+struct Fixes {
+    /// Pointers to blocks past the end of a file.
+    pointers: Vec<(u64, u64)>,
+    /// Links to the second name of a directory.
+    second_names: Vec<(u64, u64)>,
+    links: Vec<(u64, u64)>,
+    bitmap: Vec<(u64, u64)>,
+}
+
+impl Fixes {
+    /// Memory is free only after the pointers to it are removed. Names that are removed here are
+    /// freed by the next pass.
+    fn apply<P: Pmem + ?Sized>(&self, pm: &P) -> Result<(), Error> {
+        for (stores, rule) in [
+            (&self.pointers, Rule::NullifyBeforeReuse),
+            (&self.second_names, Rule::NullifyBeforeReuse),
+            (&self.links, Rule::NullifyBeforeReuse),
+            (&self.bitmap, Rule::DurableBeforeReturn),
+        ] {
+            for (at, value) in stores {
+                pm.store_word(*at, *value);
+                pm.flush(*at, 8);
+            }
+            pm.fence(rule)?;
+        }
+        Ok(())
+    }
+}
+
+/// A report, and the stores that remove its leaks.
+struct Walked {
+    report: Report,
+    fixes: Fixes,
+}
+
+fn walk<P: Pmem + ?Sized>(pm: &P) -> Walked {
     let mut report = Report::default();
     let info = match probe(pm) {
         Ok(info) => info,
         Err(e) => {
             report.add("S1", Severity::Corrupt, e.to_string());
-            return report;
+            let fixes = Fixes::default();
+            return Walked { report, fixes };
         }
     };
     let space = Space {
@@ -39,6 +107,7 @@ pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
         used: vec![0; info.pages as usize],
         inodes: HashMap::new(),
         left: Vec::new(),
+        fixes: Fixes::default(),
         space,
         report,
     };
@@ -51,18 +120,23 @@ pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
         };
         check.report.add("S1", Severity::Corrupt, what);
     }
-    check.report
+    Walked {
+        report: check.report,
+        fixes: check.fixes,
+    }
 }
 
 /// An inode, as it was read.
 struct Seen {
     kind: FileType,
+    mode: u32,
+    generation: u16,
     links: u32,
     names: u32,
     subdirs: u32,
     parent: Ino,
-    /// The directories that name it, if it is one.
-    named_by: Vec<Ino>,
+    /// The directories that name it, if it is one, each with the store that removes the name.
+    named_by: Vec<(Ino, (u64, u64))>,
 }
 
 struct Check<'p, P: ?Sized> {
@@ -73,6 +147,7 @@ struct Check<'p, P: ?Sized> {
     inodes: HashMap<u64, Seen>,
     /// Directories that are not read yet.
     left: Vec<Ino>,
+    fixes: Fixes,
 }
 
 impl<P: Pmem + ?Sized> Check<'_, P> {
@@ -139,6 +214,8 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
         };
         let seen = Seen {
             kind,
+            mode: inode.mode(),
+            generation: inode.generation(),
             links: inode.links(),
             names: 0,
             subdirs: 0,
@@ -201,11 +278,22 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
                 self.corrupt("S7", format!("file {ino} has the height {}", root.height()));
                 Ok(())
             }
-            Some(page) => self.tree(ino, page, root.height(), 0, size.div_ceil(PAGE)),
+            Some(page) => {
+                let at = Line(ino.0).word(inode::ROOT);
+                self.tree(ino, (at, page), root.height(), 0, size.div_ceil(PAGE))
+            }
         }
     }
 
-    fn tree(&mut self, ino: Ino, page: Page, height: u32, first: u64, end: u64) -> Res<()> {
+    /// Reads the tree to which the word at `at` leads.
+    fn tree(
+        &mut self,
+        ino: Ino,
+        (at, page): (u64, Page),
+        height: u32,
+        first: u64,
+        end: u64,
+    ) -> Res<()> {
         let name = || format!("block {first} of file {ino}");
         if !self.claim_page(page, &name) {
             return Ok(());
@@ -213,6 +301,7 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
         if height == 0 {
             if first >= end {
                 self.leak("S7", format!("{} is past its end", name()));
+                self.fixes.pointers.push((at, 0));
             }
             return Ok(());
         }
@@ -220,7 +309,8 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
             let next = self.space.load(page.word(index))?;
             if next != 0 {
                 let start = first + (index << (TABLE_BITS * (height - 1)));
-                self.tree(ino, Page(next), height - 1, start, end)?;
+                let next = (page.word(index), Page(next));
+                self.tree(ino, next, height - 1, start, end)?;
             }
         }
         Ok(())
@@ -230,7 +320,7 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
     fn slot(&mut self, dir: Ino, at: u64, least: Hash, depth: u32) -> Res<()> {
         let link = Link(self.space.load(at)?);
         let Some(table) = link.as_table() else {
-            return self.chain(dir, link, least, depth);
+            return self.chain(dir, at, least, depth);
         };
         if depth == MAX_DEPTH {
             self.corrupt("S4", format!("directory {dir} has a table too deep"));
@@ -247,8 +337,9 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
         Ok(())
     }
 
-    fn chain(&mut self, dir: Ino, first: Link, least: Hash, depth: u32) -> Res<()> {
-        let mut link = first;
+    fn chain(&mut self, dir: Ino, slot: u64, least: Hash, depth: u32) -> Res<()> {
+        let mut at = slot;
+        let mut link = Link(self.space.load(at)?);
         let mut last = least;
         let mut names = HashSet::new();
         while let Some(line) = link.in_chain(least, depth) {
@@ -263,13 +354,21 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
                 );
             }
             last = entry.hash;
-            self.entry(dir, &entry, &mut names)?;
             link = self.space.next(line)?;
+            self.entry(dir, &entry, &mut names, (at, link.0))?;
+            at = line.word(dentry::NEXT);
         }
         Ok(())
     }
 
-    fn entry(&mut self, dir: Ino, entry: &Dentry, names: &mut HashSet<Vec<u8>>) -> Res<()> {
+    /// Reads a dentry. `removal`: the store that removes it.
+    fn entry(
+        &mut self,
+        dir: Ino,
+        entry: &Dentry,
+        names: &mut HashSet<Vec<u8>>,
+        removal: (u64, u64),
+    ) -> Res<()> {
         for line in self.space.lines_of_name(entry)? {
             self.claim_line(line, &|| format!("a name in directory {dir}"));
         }
@@ -291,7 +390,7 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
         seen.names += 1;
         let kind = seen.kind;
         if kind == FileType::Directory {
-            seen.named_by.push(dir);
+            seen.named_by.push((dir, removal));
             if let Some(parent) = self.inodes.get_mut(&dir.0) {
                 parent.subdirs += 1;
             }
@@ -307,32 +406,52 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
 
     fn counts(&mut self) {
         for (ino, seen) in std::mem::take(&mut self.inodes) {
-            let is_dir = seen.kind == FileType::Directory;
-            let is_root = Ino(ino) == Ino::ROOT;
-            let wanted = if is_dir { 2 + seen.subdirs } else { seen.names };
-            if seen.links < seen.names || (!is_dir && seen.links < wanted) {
-                self.corrupt(
-                    "S6",
-                    format!("inode {ino} counts {} of {wanted} links", seen.links),
-                );
-            } else if seen.links != wanted {
-                self.leak(
-                    "S6",
-                    format!("inode {ino} counts {} links, not {wanted}", seen.links),
-                );
+            self.count(Ino(ino), &seen);
+            self.parent(Ino(ino), &seen);
+        }
+    }
+
+    fn count(&mut self, ino: Ino, seen: &Seen) {
+        let (is_dir, links) = (seen.kind == FileType::Directory, seen.links);
+        let wanted = if is_dir { 2 + seen.subdirs } else { seen.names };
+        if links < seen.names || (!is_dir && links < wanted) {
+            self.corrupt(
+                "S6",
+                format!("inode {ino} counts {links} of {wanted} links"),
+            );
+        } else if links != wanted {
+            self.leak(
+                "S6",
+                format!("inode {ino} counts {links} links, not {wanted}"),
+            );
+            let word = mode_word(seen.mode, seen.generation, wanted);
+            let at = Line(ino.0).word(inode::MODE);
+            self.fixes.links.push((at, word));
+        }
+    }
+
+    fn parent(&mut self, ino: Ino, seen: &Seen) {
+        let is_parent = |(dir, _): &&(Ino, (u64, u64))| *dir == seen.parent;
+        let has_parent = seen.named_by.iter().any(|named| is_parent(&named));
+        let is_root = ino == Ino::ROOT && seen.parent == ino;
+        if seen.kind == FileType::Directory && !has_parent && !is_root {
+            self.corrupt(
+                "S8",
+                format!("the parent of directory {ino} does not name it"),
+            );
+        }
+        match seen.named_by.len() {
+            0 | 1 => {}
+            2 => {
+                self.leak("S8", format!("directory {ino} has two names"));
+                let other = seen.named_by.iter().find(|named| !is_parent(named));
+                let other = other.or(seen.named_by.last());
+                // One in each pass: another one may be next to it.
+                if let Some((_, removal)) = other.filter(|_| self.fixes.second_names.is_empty()) {
+                    self.fixes.second_names.push(*removal);
+                }
             }
-            let has_parent = seen.named_by.contains(&seen.parent);
-            if is_dir && !(has_parent || (is_root && seen.parent == Ino::ROOT)) {
-                self.corrupt(
-                    "S8",
-                    format!("the parent of directory {ino} does not name it"),
-                );
-            }
-            match seen.named_by.len() {
-                0 | 1 => {}
-                2 => self.leak("S8", format!("directory {ino} has two names")),
-                n => self.corrupt("S8", format!("directory {ino} has {n} names")),
-            }
+            n => self.corrupt("S8", format!("directory {ino} has {n} names")),
         }
     }
 
@@ -349,6 +468,7 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
             let lost = (stored & !used).count_ones();
             if lost > 0 {
                 self.leak("S11", format!("{lost} lines of page {page} have no use"));
+                self.fixes.bitmap.push((bitmap_word(Page(page)), used));
             }
         }
         Ok(())

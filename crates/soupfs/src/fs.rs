@@ -2,6 +2,7 @@
 
 use crate::error::{Fault, Res};
 use crate::format::{Hash, LINES, PAGE};
+use crate::mode::Mode;
 use crate::volume::Volume;
 use medium::Pmem;
 use parking_lot::{Condvar, Mutex};
@@ -22,7 +23,7 @@ const COOKIE_FIRST: u64 = 3;
 /// A mounted SoupFS. When it is dropped, everything becomes persistent.
 pub struct SoupFs<P: Pmem + 'static> {
     pub(crate) core: Arc<Volume<P>>,
-    persister: Option<Persister>,
+    persister: Mutex<Option<Persister>>,
     bound_s: u32,
 }
 
@@ -74,7 +75,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
         let start =
             |seconds: u32| Persister::start(Arc::clone(&core), Duration::from_secs(seconds.into()));
         Self {
-            persister: bound_s.filter(|_| !core.read_only).and_then(start),
+            persister: Mutex::new(bound_s.filter(|_| !core.read_only).and_then(start)),
             bound_s: bound_s.unwrap_or(1),
             core,
         }
@@ -84,13 +85,17 @@ impl<P: Pmem + 'static> SoupFs<P> {
     ///
     /// # Errors
     /// `EIO` if the medium fails.
-    pub fn close(&mut self) -> Result<()> {
-        self.persister = None;
+    pub fn close(&self) -> Result<()> {
+        *self.persister.lock() = None;
         if self.core.read_only {
             return Ok(());
         }
         self.core.persist_all().map_err(Fault::errno)?;
-        self.core.space.mark_clean().map_err(Fault::errno)
+        match self.core.has_nameless() {
+            // Their memory is lost until fsck.
+            true => Ok(()),
+            false => self.core.space.mark_clean().map_err(Fault::errno),
+        }
     }
 
     fn list(
@@ -162,7 +167,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
 
 impl<P: Pmem + 'static> Drop for SoupFs<P> {
     fn drop(&mut self) {
-        if self.persister.is_some()
+        if self.persister.lock().is_some()
             && let Err(e) = self.close()
         {
             tracing::error!("the file system could not be closed: {e}");
@@ -171,13 +176,13 @@ impl<P: Pmem + 'static> Drop for SoupFs<P> {
 }
 
 /// The promises of a mount.
-pub(crate) fn guarantees(copies_data: bool, bound_s: u32) -> Guarantees {
-    let (mode, data_atomic) = match copies_data {
-        true => (" (data=atomic)", Atomicity::Block),
-        false => ("", Atomicity::None),
+pub(crate) fn guarantees(mode: Mode, bound_s: u32) -> Guarantees {
+    let data_atomic = match mode {
+        Mode::Atomic => Atomicity::Block,
+        Mode::InPlace => Atomicity::None,
     };
     Guarantees {
-        name: format!("soupfs{mode}"),
+        name: format!("soupfs (mode={mode})"),
         durable: Durability::Interval(bound_s),
         metadata_atomic: Atomicity::Word,
         data_atomic,
@@ -194,7 +199,11 @@ pub(crate) fn guarantees(copies_data: bool, bound_s: u32) -> Guarantees {
 
 impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
     fn guarantees(&self) -> Guarantees {
-        guarantees(self.core.copies_data, self.bound_s)
+        let mode = match self.core.copies_data {
+            true => Mode::Atomic,
+            false => Mode::InPlace,
+        };
+        guarantees(mode, self.bound_s)
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {

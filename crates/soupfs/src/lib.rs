@@ -7,14 +7,15 @@
 //! differ in the links and roots that they follow. `format.md` has the bytes.
 //!
 //! # Modules, each below those that use it
-//! - `error`, `format`, `seeded`: the format.
+//! - `error`, `format`, `mode`, `seeded`: the format.
 //! - `space`, `alloc`: reads of the image; the allocator.
 //! - `view`, `change`, `node`: the latest view of directories, the changes that are not persistent,
 //!   inodes in memory.
 //! - `volume`: all nodes and lists; its documentation has the order of locks.
 //! - `names`, `rename`, `data`, `attrs`: the operations.
 //! - `persist`: the persister.
-//! - `fs`, `mount`, `mkfs`, `check`, `system`: the trait, and the image as a whole.
+//! - `fs`, `mount`, `mkfs`, `check`, `system`, `dump`, `engine`: the trait, and the image as
+//!   a whole.
 //!
 //! # Example
 //!
@@ -42,10 +43,15 @@ mod change;
 mod check;
 
 mod data;
+#[cfg(feature = "engine")]
+mod dump;
+#[cfg(feature = "engine")]
+mod engine;
 mod error;
 pub mod format;
 mod fs;
 mod mkfs;
+mod mode;
 mod mount;
 mod names;
 mod node;
@@ -57,10 +63,13 @@ mod system;
 mod view;
 mod volume;
 
-pub use check::check;
+#[cfg(feature = "engine")]
+pub use crate::engine::SoupEngine;
+pub use check::{check, repair};
 pub use error::Error;
 pub use fs::SoupFs;
 pub use mkfs::{MkfsOptions, mkfs};
+pub use mode::Mode;
 pub use mount::{MountOptions, SuperInfo, probe};
 pub use system::SoupSystem;
 pub use vfs::Atime;

@@ -3,6 +3,7 @@
 use crate::error::{Error, Fault};
 use crate::format::{MAGIC, MAX_PAGES, MIN_PAGES, PAGE, VERSION, at};
 use crate::fs::SoupFs;
+use crate::mode::Mode;
 use crate::space::Space;
 use crate::volume::{Settings, Volume};
 use medium::{Pmem, Rule};
@@ -25,8 +26,8 @@ pub struct MountOptions {
     /// with an unmount, a server was killed: stores may be in the caches of the processor, and the
     /// mount flushes all. `None`: it assumes so.
     pub boot: Option<u128>,
-    /// Whether data are copied on write, so that a write within a block is atomic.
-    pub data_atomic: bool,
+    /// The way in which file contents are overwritten.
+    pub mode: Mode,
 }
 
 impl Default for MountOptions {
@@ -37,7 +38,7 @@ impl Default for MountOptions {
             clock: Arc::new(SystemClock),
             bound_s: Some(1),
             boot: None,
-            data_atomic: false,
+            mode: Mode::default(),
         }
     }
 }
@@ -140,7 +141,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
             clock: options.clock,
             atime: options.atime,
             read_only: options.read_only,
-            copies_data: options.data_atomic,
+            copies_data: options.mode == Mode::Atomic,
         };
         let core = Volume::new(space, settings);
         let failed = |e: Fault| match e {

@@ -2,7 +2,7 @@
 
 use crate::alloc::reserved_pages;
 use crate::format::{MIN_PAGES, PAGE};
-use crate::{MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use crate::{MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
 use medium::{Pmem, Rule};
 use std::sync::Arc;
 use vfs::check::Report;
@@ -11,8 +11,8 @@ use vfs::{Atime, Clock, FileSystem, Still, System};
 /// SoupFS on the smallest image, whose free memory is not zeroed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SoupSystem {
-    /// Whether data are copied on write.
-    pub data_atomic: bool,
+    /// The way in which file contents are overwritten.
+    pub mode: Mode,
 }
 
 impl SoupSystem {
@@ -27,7 +27,7 @@ impl SoupSystem {
             clock,
             bound_s: None,
             boot: None,
-            data_atomic: self.data_atomic,
+            mode: self.mode,
         };
         let fs = SoupFs::open(pm, options).map_err(|e| e.to_string())?;
         Ok(Arc::new(fs))
@@ -36,10 +36,7 @@ impl SoupSystem {
 
 impl System<dyn Pmem> for SoupSystem {
     fn id(&self) -> String {
-        match self.data_atomic {
-            true => "soupfs-atomic".into(),
-            false => "soupfs".into(),
-        }
+        format!("soupfs-{}", self.mode)
     }
 
     fn image_bytes(&self) -> u64 {

@@ -156,6 +156,15 @@ impl<P: Pmem> Volume<P> {
         })
     }
 
+    /// Whether an inode has no name, and is still referenced.
+    pub(crate) fn has_nameless(&self) -> bool {
+        let mut shards = self.nodes.iter();
+        shards.any(|shard| {
+            let nodes: Vec<_> = shard.lock().values().cloned().collect();
+            nodes.iter().any(|node| node.state.read().links == 0)
+        })
+    }
+
     /// Adds a new inode, with a reference.
     pub(crate) fn add_node(&self, ino: Ino, state: State) -> Arc<Node> {
         let node = Self::new_node(ino, state);

@@ -6,7 +6,7 @@ use medium::MemoryPmem;
 use oracle::ModelFs;
 use oracle::script::{Op, Script, State, generate, run_op, shrink};
 use oracle::snapshot::Snapshot;
-use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
 use std::sync::Arc;
 use vfs::check::Severity;
 use vfs::{FileSystem, ManualClock, RenameFlags, Timestamp};
@@ -21,7 +21,10 @@ fn options(data_atomic: bool, read_only: bool) -> MountOptions {
         clock,
         bound_s: None,
         boot: None,
-        data_atomic,
+        mode: match data_atomic {
+            true => Mode::Atomic,
+            false => Mode::InPlace,
+        },
     }
 }
 

@@ -9,12 +9,14 @@ mod scripts;
 
 use bounds::bound;
 use crash::{Options, Outcome, PersistModel, Schedule, explore};
-use soupfs::SoupSystem;
+use soupfs::{Mode, SoupSystem};
 
 /// In place, and copied on write.
 const MODES: [SoupSystem; 2] = [
-    SoupSystem { data_atomic: false },
-    SoupSystem { data_atomic: true },
+    SoupSystem {
+        mode: Mode::InPlace,
+    },
+    SoupSystem { mode: Mode::Atomic },
 ];
 
 /// Rounds of the persister at the end, between calls, and of drawn inodes at any time.
