@@ -261,7 +261,7 @@ fn subject(mode: Mode) -> Explored {
     Explored::Memory(Box::new(SoupSystem { mode }))
 }
 
-/// The number of this boot of the machine, if the kernel tells it.
+/// The number of this boot of the machine, if the kernel reports it.
 fn boot() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
