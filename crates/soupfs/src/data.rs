@@ -5,7 +5,8 @@
 
 use crate::error::Res;
 use crate::format::{FANOUT, PAGE, Page, Root, TABLE_BITS};
-use crate::node::{Node, Staged, State};
+use crate::node::{Node, State};
+use crate::staged::Staged;
 use crate::volume::Volume;
 use medium::Pmem;
 use std::sync::Arc;
@@ -16,9 +17,8 @@ use vfs::{
 impl<P: Pmem> Volume<P> {
     /// The page of a block in the latest view.
     fn page_of(&self, state: &State, block: u64) -> Res<Option<Page>> {
-        match state.file.staged.get(&block) {
-            Some(Staged::Page { page, .. }) => Ok(Some(*page)),
-            Some(Staged::Hole) => Ok(None),
+        match state.file.staged.get(block) {
+            Some(staged) => Ok(staged.page()),
             None if state.file.is_cut(block) => Ok(None),
             None => self.space.block(state.file.root(), block),
         }
@@ -27,13 +27,7 @@ impl<P: Pmem> Volume<P> {
     /// A page of a block for new bytes. `is_whole`: all bytes are written.
     fn page_for(&self, state: &mut State, block: u64, is_whole: bool) -> Res<Page> {
         let old = self.page_of(state, block)?;
-        let is_own = matches!(
-            state.file.staged.get(&block),
-            Some(Staged::Page {
-                is_taken: false,
-                ..
-            })
-        );
+        let is_own = state.file.staged.is_own(block);
         if let Some(page) = old.filter(|_| is_own || !self.copies_data) {
             if !is_own {
                 state.file.dirty.insert(block);
@@ -132,7 +126,7 @@ impl<P: Pmem> Volume<P> {
             return Ok(());
         }
         let cut = size.div_ceil(PAGE);
-        for staged in state.file.staged.split_off(&cut).into_values() {
+        for staged in state.file.staged.split_off(cut) {
             self.drop_staged(staged)?;
         }
         state.file.dirty.split_off(&cut);
@@ -213,7 +207,7 @@ impl<P: Pmem> Volume<P> {
             let (start, stop) = (block * PAGE, (block + 1) * PAGE);
             let is_whole = off <= start && (stop <= end || end >= state.size);
             if is_whole {
-                if let Some(staged) = state.file.staged.remove(&block) {
+                if let Some(staged) = state.file.staged.remove(block) {
                     self.drop_staged(staged)?;
                 }
                 state.file.dirty.remove(&block);
@@ -228,14 +222,14 @@ impl<P: Pmem> Volume<P> {
 
     /// The first block from `from` on that has a page.
     fn next_block(&self, state: &State, from: u64) -> Res<Option<u64>> {
-        let is_page = |staged: &Staged| matches!(staged, Staged::Page { .. });
-        let mut staged = state.file.staged.range(from..);
-        let staged = staged.find(|(_, s)| is_page(s)).map(|(block, _)| *block);
+        let mut staged = state.file.staged.from(from);
+        let staged = staged.find(|(_, staged)| staged.page().is_some());
+        let staged = staged.map(|(block, _)| block);
         let mut at = from;
         let stored = loop {
             let next = self.next_stored(state.file.root(), at)?;
             match next.filter(|block| !state.file.is_cut(*block)) {
-                Some(block) if state.file.staged.contains_key(&block) => at = block + 1,
+                Some(block) if state.file.staged.get(block).is_some() => at = block + 1,
                 other => break other,
             }
         };

@@ -9,8 +9,8 @@
 //! # Modules, each below those that use it
 //! - `error`, `format`, `mode`, `seeded`: the format.
 //! - `space`, `alloc`: reads of the image; the allocator.
-//! - `view`, `change`, `node`: the latest view of directories, the changes that are not persistent,
-//!   inodes in memory.
+//! - `view`, `change`, `staged`, `node`: the latest view of directories, the changes that are not
+//!   persistent, blocks of files, inodes in memory.
 //! - `volume`: all nodes and lists; its documentation has the order of locks.
 //! - `names`, `rename`, `data`, `attrs`: the operations.
 //! - `persist`: the persister.
@@ -59,6 +59,7 @@ mod persist;
 mod rename;
 pub mod seeded;
 mod space;
+mod staged;
 mod system;
 mod view;
 mod volume;

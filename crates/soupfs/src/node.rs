@@ -3,10 +3,11 @@
 use crate::change::{Changes, Mark, Marks};
 use crate::format::{Inode, Line, PAGE, Page, Root, mode_word, pair};
 use crate::seeded::{Bug, hit};
+use crate::staged::StagedBlocks;
 use crate::view::View;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use vfs::{Attr, FileFlags, FileType, Ino, Timestamp};
@@ -70,21 +71,12 @@ pub(crate) struct State {
     pub is_dead: bool,
 }
 
-/// A block of a file that differs from the tree on the medium.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Staged {
-    /// A page that no persistent pointer reaches. `is_taken`: a persister is about to link it.
-    Page { page: Page, is_taken: bool },
-    /// A hole.
-    Hole,
-}
-
 /// The latest contents of a file: the tree on the medium, below what is staged.
 #[derive(Default)]
 pub(crate) struct File {
     /// The root on the medium; 0 if the inode is not stored.
     pub root: u64,
-    pub staged: BTreeMap<u64, Staged>,
+    pub staged: StagedBlocks,
     /// Blocks from here on are not those of the tree.
     pub cut: Option<u64>,
     /// The same, of a cut that a persister is about to make.
@@ -108,20 +100,6 @@ impl File {
             .iter()
             .flatten()
             .any(|cut| block >= *cut)
-    }
-
-    /// Pages that no round of a persister has counted.
-    fn staged_pages(&self) -> u64 {
-        let own = |staged: &&Staged| {
-            matches!(
-                staged,
-                Staged::Page {
-                    is_taken: false,
-                    ..
-                }
-            )
-        };
-        self.staged.values().filter(own).count() as u64
     }
 
     /// Whether a persister has nothing to do.
@@ -227,7 +205,7 @@ impl State {
             gid: self.gid,
             rdev: self.rdev,
             size: self.size,
-            blocks: (u64::from(self.pages) + self.file.staged_pages()) * (PAGE / 512),
+            blocks: (u64::from(self.pages) + self.file.staged.own_pages()) * (PAGE / 512),
             blksize: PAGE as u32,
             atime: self.atime,
             mtime: self.mtime,

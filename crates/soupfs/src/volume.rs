@@ -8,8 +8,9 @@ use crate::alloc::{Alloc, reserved_pages};
 use crate::change::Mark;
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{LINES, Line, Page, bitmap_word};
-use crate::node::{Node, Staged, State};
+use crate::node::{Node, State};
 use crate::space::Space;
+use crate::staged::Staged;
 use hashbrown::HashMap;
 use medium::Pmem;
 use parking_lot::{Mutex, RwLock};
@@ -248,12 +249,8 @@ impl<P: Pmem> Volume<P> {
 
     /// Gives back the pages that are staged.
     pub(crate) fn abandon_staged(&self, state: &mut State) -> Res<()> {
-        for staged in std::mem::take(&mut state.file.staged).into_values() {
-            if let Staged::Page { page, .. } = staged {
-                self.alloc.abandon_page(&self.space, page)?;
-            }
-        }
-        Ok(())
+        let mut pages = state.file.staged.split_off(0).filter_map(Staged::page);
+        pages.try_for_each(|page| self.alloc.abandon_page(&self.space, page))
     }
 
     /// Takes a page of zeros.

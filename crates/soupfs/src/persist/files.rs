@@ -3,12 +3,12 @@
 //! New nodes of the tree are filled before anything leads to them. Stores to nodes that the medium
 //! reaches wait until the data are persistent, and until a cut size is.
 
-use super::page_of;
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{FANOUT, Line, MAX_HEIGHT, Page, Root, TABLE_BITS, inode};
-use crate::node::{Node, Staged, State};
+use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
 use crate::space::Space;
+use crate::staged::Staged;
 use crate::volume::Volume;
 use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
@@ -75,9 +75,9 @@ impl FilePlan {
             let mut freed = tree.freed.iter();
             freed.try_for_each(|page| core.alloc.clear_page(&core.space, *page))?;
         }
-        let taken: Vec<_> = state.file.staged.iter().map(|(n, s)| (*n, *s)).collect();
+        let taken: Vec<_> = state.file.staged.from(0).collect();
         for (_, staged) in &taken {
-            if let Some(page) = page_of(staged) {
+            if let Some(page) = staged.page() {
                 if !hit(Bug::SizeBeforeData) {
                     core.space.flush_page(page);
                 }
@@ -86,11 +86,7 @@ impl FilePlan {
                 }
             }
         }
-        for staged in state.file.staged.values_mut() {
-            if let Staged::Page { is_taken, .. } = staged {
-                *is_taken = true;
-            }
-        }
+        state.file.staged.take();
         let pages = u64::from(state.pages) + u64::from(tree.added) + tree.fresh.len() as u64;
         state.pages = (pages - (tree.freed.len() as u64).min(pages)) as u32;
         let cuts = [state.file.cut.take(), state.file.bound.take()];
@@ -145,14 +141,9 @@ impl FilePlan {
         state.file.taken_cut = None;
         state.file.root = self.root.0;
         for (block, staged) in &self.taken {
-            let now = state.file.staged.get(block).copied();
-            let is_same = match (staged, now) {
-                (Staged::Hole, Some(Staged::Hole)) => true,
-                (Staged::Page { page, .. }, Some(Staged::Page { page: now, .. })) => *page == now,
-                _ => false,
-            };
-            if is_same {
-                state.file.staged.remove(block);
+            let now = state.file.staged.get(*block);
+            if now.is_some_and(|now| now.page() == staged.page()) {
+                state.file.staged.remove(*block);
             }
         }
     }
@@ -200,10 +191,10 @@ impl<P: Pmem> Tree<'_, P> {
         if let Some(cut) = cuts.into_iter().flatten().min() {
             self.cut(cut)?;
         }
-        for (block, staged) in &state.file.staged {
+        for (block, staged) in state.file.staged.from(0) {
             match staged {
-                Staged::Page { page, .. } => self.link(*block, *page)?,
-                Staged::Hole => self.unlink(*block)?,
+                Staged::Page { page, .. } => self.link(block, page)?,
+                Staged::Hole => self.unlink(block)?,
             }
         }
         Ok(())

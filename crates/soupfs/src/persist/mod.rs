@@ -18,7 +18,7 @@ mod files;
 use crate::change;
 use crate::error::{Fault, Res};
 use crate::format::{Line, Page, inode};
-use crate::node::{Node, Staged, State};
+use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
 use dirs::Dir;
@@ -435,14 +435,6 @@ impl Attrs {
             pages: state.pages_word(),
             times: [state.atime.0, state.mtime.0, state.ctime.0].map(|ns| ns as u64),
         })
-    }
-}
-
-/// Whether a staged block has a page.
-fn page_of(staged: &Staged) -> Option<Page> {
-    match staged {
-        Staged::Page { page, .. } => Some(*page),
-        Staged::Hole => None,
     }
 }
 
