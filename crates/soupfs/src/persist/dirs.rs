@@ -5,7 +5,7 @@
 
 use super::{Round, moved};
 use crate::change;
-use crate::error::{Res, corrupt};
+use crate::error::{Fault, Res, corrupt};
 use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH, Page, dentry, inode};
 use crate::node::Node;
 use crate::seeded::{Bug, hit};
@@ -60,10 +60,7 @@ pub(super) fn slot_of<P: Pmem>(space: &Space<P>, first: u64, hash: Hash) -> Res<
     let (mut slot, mut depth) = (first, 0);
     while let Some(page) = Link(space.load(slot)?).as_table() {
         if depth == MAX_DEPTH {
-            return Err(corrupt(format_args!(
-                "a table of page {} is too deep",
-                page.0
-            )));
+            return Err(too_deep(page));
         }
         slot = space.entry(page, hash.index(depth))?;
         depth += 1;
@@ -71,13 +68,25 @@ pub(super) fn slot_of<P: Pmem>(space: &Space<P>, first: u64, hash: Hash) -> Res<
     Ok((slot, depth))
 }
 
-/// Adds the tables below a slot.
-pub(super) fn tables_of<P: Pmem>(space: &Space<P>, slot: u64, out: &mut Vec<Page>) -> Res<()> {
+/// Adds the tables below a slot, which is below `depth` tables.
+pub(super) fn tables_of<P: Pmem>(
+    space: &Space<P>,
+    slot: u64,
+    depth: u32,
+    out: &mut Vec<Page>,
+) -> Res<()> {
     let Some(table) = Link(space.load(slot)?).as_table() else {
         return Ok(());
     };
+    if depth == MAX_DEPTH {
+        return Err(too_deep(table));
+    }
     out.push(space.page(table)?);
-    (0..FANOUT).try_for_each(|index| tables_of(space, table.word(index), out))
+    (0..FANOUT).try_for_each(|index| tables_of(space, table.word(index), depth + 1, out))
+}
+
+fn too_deep(table: Page) -> Fault {
+    corrupt(format_args!("a table of page {} is too deep", table.0))
 }
 
 impl Chain {

@@ -383,7 +383,7 @@ impl<P: Pmem> Round<'_, P> {
             self.free_lines.extend(lines);
         }
         if let Some(slot) = state.view.slot {
-            dirs::tables_of(&core.space, slot, &mut self.free_pages)?;
+            dirs::tables_of(&core.space, slot, 0, &mut self.free_pages)?;
         }
         self.free_lines.push(Line(node.ino.0));
         Ok(())
