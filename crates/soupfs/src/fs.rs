@@ -8,7 +8,7 @@ use medium::Pmem;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
     Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
@@ -40,11 +40,15 @@ impl Persister {
         let run = move || {
             let (stop, changed) = &*signal;
             let mut is_over = stop.lock();
+            let mut next = Instant::now() + period;
             while !*is_over {
-                changed.wait_for(&mut is_over, period);
+                if !changed.wait_until(&mut is_over, next).timed_out() {
+                    continue;
+                }
+                next = Instant::now() + period;
                 parking_lot::MutexGuard::unlocked(&mut is_over, || {
-                    if let Err(e) = core.persist_all() {
-                        e.errno(); // logged; the next fsync returns it
+                    if let Err(e) = core.persist() {
+                        e.errno(); // logged; the next fsync fails
                     }
                 });
             }
@@ -355,7 +359,7 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
         if self.core.read_only {
             return Ok(());
         }
-        self.core.persist_all().map_err(Fault::errno)
+        self.core.persist().map_err(Fault::errno)
     }
 
     fn statfs(&self) -> Result<StatFs> {

@@ -83,10 +83,17 @@ impl<P: Pmem> Volume<P> {
 
     /// Fails once the medium has failed, or if nothing may change.
     pub(crate) fn writable(&self) -> Res<()> {
-        match (self.read_only, self.failed.load(SeqCst)) {
-            (true, _) => Err(Errno::ROFS.into()),
-            (_, true) => Err(Errno::IO.into()),
-            _ => Ok(()),
+        match self.read_only {
+            true => Err(Errno::ROFS.into()),
+            false => self.intact(),
+        }
+    }
+
+    /// Fails once a round has failed: its changes are lost.
+    pub(crate) fn intact(&self) -> Res<()> {
+        match self.failed.load(SeqCst) {
+            true => Err(Errno::IO.into()),
+            false => Ok(()),
         }
     }
 
@@ -268,7 +275,7 @@ impl<P: Pmem> Volume<P> {
             change()
         };
         let result = match run(&mut change) {
-            Err(Fault::Full) => self.persist_all().and_then(|()| run(&mut change)),
+            Err(Fault::Full) => self.persist().and_then(|()| run(&mut change)),
             other => other,
         };
         result.map_err(Fault::errno)

@@ -1,13 +1,13 @@
 //! Several threads make calls while rounds of the persister run. Afterwards the checker finds nothing,
 //! and a mount sees what the last one saw.
 
-use medium::MemoryPmem;
+use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut};
 use oracle::snapshot::Snapshot;
 use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
-use vfs::{Ctx, FileSystem, Ino, Name, RenameFlags, Result};
+use vfs::{Ctx, Errno, FileSystem, Ino, Name, RenameFlags, Result};
 
 fn options(read_only: bool) -> MountOptions {
     MountOptions {
@@ -120,4 +120,53 @@ fn calls_and_rounds_side_by_side() {
         "{:#?}",
         here.diff(&there)
     );
+}
+
+#[test]
+fn a_sync_returns_while_another_thread_writes() {
+    let pm = Arc::new(MemoryPmem::new(8 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let cx = Ctx::root();
+    let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..u64::MAX {
+                if is_over.load(SeqCst) {
+                    break;
+                }
+                fs.write(&cx, file, n % 64 * 4096, &[n as u8; 4096])
+                    .unwrap();
+                let made = fs.create(&cx, Ino::ROOT, b"other", 0o644).unwrap();
+                fs.forget(made.ino, 1);
+                fs.unlink(&cx, Ino::ROOT, b"other").unwrap();
+                calls.fetch_add(1, SeqCst);
+            }
+        });
+        // Calls between and during the syncs.
+        for _ in 0..20 {
+            let before = calls.load(SeqCst);
+            while calls.load(SeqCst) == before {
+                thread::yield_now();
+            }
+            fs.sync().unwrap();
+        }
+        is_over.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn every_sync_fails_after_a_round_has_failed() {
+    let pm = Arc::new(PowerCut::new(MemoryPmem::new(8 << 20)));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let cx = Ctx::root();
+    let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    pm.cut_after(CutAfter::Fences(1), 1, PersistModel::Words);
+    for _ in 0..3 {
+        assert_eq!(fs.fsync(&cx, file, false), Err(Errno::IO));
+        assert_eq!(fs.sync(), Err(Errno::IO));
+    }
+    assert_eq!(fs.close(), Err(Errno::IO));
 }

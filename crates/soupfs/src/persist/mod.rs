@@ -15,7 +15,7 @@ mod adopt;
 mod dirs;
 mod files;
 
-use crate::change;
+use crate::change::{self, Marks};
 use crate::error::{Fault, Res};
 use crate::format::{Line, Page, inode};
 use crate::node::{Node, State};
@@ -49,6 +49,19 @@ struct Round<'c, P> {
     progress: usize,
     /// The tree of a file could not be made for want of memory.
     is_full: bool,
+    /// Changes that wait for others.
+    left: Marks,
+}
+
+/// The result of a round.
+#[derive(Default)]
+struct Done {
+    /// Changes that were made; 0 if the others wait, or there are none.
+    done: usize,
+    /// The tree of a file could not be made for want of memory.
+    is_full: bool,
+    /// Changes that wait for others.
+    left: Marks,
 }
 
 /// Attributes of a stored inode that change.
@@ -64,16 +77,36 @@ struct Attrs {
 }
 
 impl<P: Pmem> Volume<P> {
-    /// Makes everything persistent that was changed before this call.
+    /// Makes everything persistent that was changed before this call, and frees what has no use any
+    /// more. Other changes may be made meanwhile.
+    pub(crate) fn persist(&self) -> Res<()> {
+        let _lock = self.persister.lock();
+        self.intact()?;
+        let mut done = self.persist_dirty()?;
+        // Changes that wait for those of a directory that comes later take another round.
+        let mut left = std::mem::take(&mut done.left);
+        while done.done > 0 && (done.is_full || !left.is_empty()) {
+            done = self.persist_dirty()?;
+            let still: HashSet<_> = done.left.iter().map(Arc::as_ptr).collect();
+            left.retain(|mark| still.contains(&Arc::as_ptr(mark)));
+        }
+        // The inodes that have lost their last name.
+        self.run_round(Vec::new())?;
+        Ok(())
+    }
+
+    /// As [`persist`](Self::persist), until there are no changes.
     pub(crate) fn persist_all(&self) -> Res<()> {
         let _lock = self.persister.lock();
-        // Changes that wait for those of a directory that comes later take another round.
-        loop {
-            let nodes = std::mem::take(&mut *self.dirty.lock());
-            if self.run_round(nodes)? == 0 {
-                return Ok(());
-            }
-        }
+        self.intact()?;
+        while self.persist_dirty()?.done > 0 {}
+        Ok(())
+    }
+
+    /// Runs a round with all dirty nodes.
+    fn persist_dirty(&self) -> Res<Done> {
+        let nodes = std::mem::take(&mut *self.dirty.lock());
+        self.run_round(nodes)
     }
 
     /// Makes changes of at most `limit` nodes persistent, which `draw` chooses from a number of
@@ -91,7 +124,7 @@ impl<P: Pmem> Volume<P> {
             if nodes.is_empty() {
                 break;
             }
-            done = self.run_round(nodes.clone())?;
+            done = self.run_round(nodes.clone())?.done;
             aside.extend(nodes);
             if done == 0 {
                 // They wait for others: look at those first.
@@ -116,10 +149,10 @@ impl<P: Pmem> Volume<P> {
         nodes
     }
 
-    fn run_round(&self, nodes: Vec<Arc<Node>>) -> Res<usize> {
+    fn run_round(&self, nodes: Vec<Arc<Node>>) -> Res<Done> {
         let orphans = std::mem::take(&mut *self.orphans.lock());
         if nodes.is_empty() && orphans.is_empty() {
-            return Ok(0);
+            return Ok(Done::default());
         }
         let mut round = Round {
             core: self,
@@ -134,6 +167,7 @@ impl<P: Pmem> Volume<P> {
             splits: Vec::new(),
             progress: 0,
             is_full: false,
+            left: Marks::new(),
         };
         let collected = nodes.into_iter().try_for_each(|node| {
             node.is_listed.store(false, SeqCst);
@@ -148,7 +182,11 @@ impl<P: Pmem> Volume<P> {
         let done = round.progress + orphans.len();
         match round.is_full && done == 0 {
             true => Err(Fault::Full),
-            false => Ok(done),
+            false => Ok(Done {
+                done,
+                is_full: round.is_full,
+                left: round.left,
+            }),
         }
     }
 
@@ -408,6 +446,8 @@ impl<P: Pmem> Round<'_, P> {
         }
         for dir in &mut self.dirs {
             let mut state = dir.node.state.write();
+            let waiting = dir.changes.iter().map(|change| Arc::clone(&change.done));
+            self.left.extend(waiting);
             state.changes.give_back(std::mem::take(&mut dir.changes));
             if state.changes.is_empty() {
                 state.view.settle(&self.core.space)?;
