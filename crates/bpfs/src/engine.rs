@@ -168,6 +168,7 @@ impl Engine for BpfsEngine {
         Ok(Checked {
             replayed: None,
             marks: Marks::default(),
+            reclaimed: false,
             report: crate::check(&pm),
             leaks_go_by: "the next mount",
         })

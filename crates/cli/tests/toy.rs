@@ -101,6 +101,7 @@ impl Engine for ToyEngine {
         Ok(Checked {
             replayed: None,
             marks: engine::Marks::default(),
+            reclaimed: false,
             report: Report::default(),
             leaks_go_by: "nobody",
         })

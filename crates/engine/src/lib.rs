@@ -156,7 +156,8 @@ pub trait Engine: Sync {
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared>;
 
-    /// Runs the format's checker. With `repair`, replays a journal and clears marks first.
+    /// Runs the format's checker. With `repair`, replays a journal, clears marks, and may reclaim
+    /// leaks first.
     ///
     /// # Errors
     /// The reason why the image could not be checked.

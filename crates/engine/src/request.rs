@@ -138,6 +138,8 @@ pub struct Marks {
     #[serde(rename = "marked_clean", skip_serializing_if = "std::ops::Not::not")]
     pub unclean: bool,
 }
+    /// Whether leaks were reclaimed before the check.
+    pub reclaimed: bool,
 
 /// The target of the replay of a journal before a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

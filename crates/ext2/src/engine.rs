@@ -242,6 +242,7 @@ impl Engine for Ext2Engine {
         Ok(Checked {
             replayed,
             marks,
+            reclaimed: false,
             report,
             leaks_go_by: "e2fsck",
         })

@@ -28,12 +28,12 @@ pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
 const PASSES: usize = 1000;
 
 /// Gives back lost memory, corrects link counts, and removes old names of directories, unless the image
-/// is damaged. Returns what is left.
+/// is damaged. Returns the findings that are left, and whether it has changed anything.
 ///
 /// # Errors
 /// The medium fails.
-pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<Report, Error> {
-    for _ in 0..PASSES {
+pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<(Report, bool), Error> {
+    for pass in 0..PASSES {
         let walk = walk(pm);
         if walk.report.is_clean() {
             pm.store_word(at::CLEAN, 1);
@@ -41,11 +41,11 @@ pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<Report, Error> {
             pm.fence(Rule::DurableBeforeReturn)?;
         }
         if walk.report.worst() != Some(Severity::Leak) {
-            return Ok(walk.report);
+            return Ok((walk.report, pass > 0));
         }
         walk.fixes.apply(pm)?;
     }
-    Ok(check(pm))
+    Ok((check(pm), true))
 }
 
 /// The stores that remove the leaks of an image.

@@ -168,13 +168,14 @@ impl Engine for SoupEngine {
         if let Err(e @ crate::Error::NotSoupFs) = crate::probe(&pm) {
             return Err(Error::about(path, e));
         }
-        let report = match repair {
+        let (report, reclaimed) = match repair {
             true => crate::repair(&pm).map_err(|e| Error::about(path, e))?,
-            false => crate::check(&pm),
+            false => (crate::check(&pm), false),
         };
         Ok(Checked {
             replayed: None,
             marks: Marks::default(),
+            reclaimed,
             report,
             leaks_go_by: "selvedge fsck -p",
         })

@@ -18,11 +18,11 @@ use vfs::check::{Report, Severity};
 /// A crash needs no repair: mounting recovers by itself. The options that ask for repairs
 /// (-a, -p, -y) replay a journal, accept leaks (space and counts that a crash without a
 /// journal leaves behind), and clear the marks that errors were found before, if there
-/// are none now, and that the image was not unmounted, if there are no leaks either. Without
-/// them nothing is changed, and a journal is replayed in memory only.
+/// are none now, and that the image was not unmounted, if there are no leaks either. On SoupFS
+/// they reclaim leaks. Without them nothing is changed, and a journal is replayed in memory only.
 ///
 /// Exit codes, as fsck(8) defines them: 0 clean (with -a, -p, -y: or leaks), 1 a journal was
-/// replayed, 4 errors (without -a, -p, -y: or leaks) found, 8 the check could not be made, 16
+/// replayed or leaks were reclaimed, 4 errors (without -a, -p, -y: or leaks) found, 8 the check could not be made, 16
 /// wrong usage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Change nothing
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no_changes: bool,
-    /// Replay a journal, and accept leaks, without questions
+    /// Replay a journal, and accept or reclaim leaks, without questions
     #[arg(short = 'p', short_alias = 'a', visible_short_alias = 'a')]
     preen: bool,
     /// The same as -p
@@ -71,6 +71,8 @@ struct Json<'a> {
     replayed: Option<Replayed>,
     #[serde(flatten)]
     marks: Marks,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    reclaimed: bool,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -90,6 +92,7 @@ impl Args {
         let Checked {
             replayed,
             marks,
+            reclaimed,
             report,
             ..
         } = &found;
@@ -100,6 +103,7 @@ impl Args {
                 clean: report.is_clean(),
                 replayed: *replayed,
                 marks: *marks,
+                reclaimed: *reclaimed,
                 report,
             })?;
         } else {
@@ -108,7 +112,7 @@ impl Args {
         Ok(match report.worst() {
             Some(Severity::Corrupt) => code::FSCK_ERRORS_LEFT.into(),
             Some(Severity::Leak) if !self.repairs() => code::FSCK_ERRORS_LEFT.into(),
-            _ if *replayed == Some(Replayed::InPlace) => code::FSCK_CORRECTED.into(),
+            _ if *reclaimed || *replayed == Some(Replayed::InPlace) => code::FSCK_CORRECTED.into(),
             _ => ExitCode::SUCCESS,
         })
     }
@@ -148,6 +152,9 @@ fn text(path: &Path, found: &Checked) -> String {
             text,
             "{name}: the mark that it was not unmounted was cleared"
         );
+    }
+    if found.reclaimed {
+        let _ = writeln!(text, "{name}: leaks were reclaimed");
     }
     let report = &found.report;
     let errors = || (report.findings.iter()).filter(|found| found.severity == Severity::Corrupt);
