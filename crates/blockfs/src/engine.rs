@@ -104,13 +104,7 @@ impl MountArgs {
         request: &MountRequest,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
-        if request.sync {
-            let why = "here is durable at fsync only; leave it out";
-            return Err(Error::new(format_args!(
-                "mount option 'sync': {} {why}",
-                F::NAME
-            )));
-        }
+        request.without_sync(F::NAME)?;
         let path = request.image.path.clone();
         let stack = self.stack(F::NAME, request.image.offset_bytes)?;
         let devices = Devices::open::<F>(&path, &stack, request.read_only);

@@ -1,6 +1,6 @@
 //! The requests of commands to an engine, and its answers.
 
-use crate::Result;
+use crate::{Error, Result};
 use medium::EffectiveDurability;
 use medium::Pmem;
 use medium::block::BlockDevice;
@@ -64,6 +64,22 @@ pub struct MountRequest {
     pub sync: bool,
 }
 
+impl MountRequest {
+    /// Refuses `-o sync`, for an engine whose calls are not durable when they return.
+    ///
+    /// # Errors
+    /// The request has that option.
+    pub fn without_sync(&self, engine: &str) -> Result<()> {
+        let why = "here is durable at fsync only; leave it out";
+        match self.sync {
+            true => Err(Error::new(format_args!(
+                "mount option 'sync': {engine} {why}"
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Puts something between an image and the file system, such as a switch for its power.
 pub trait Interposer {
     /// Wraps persistent memory.
@@ -122,6 +138,8 @@ pub struct Checked {
     pub replayed: Option<Replayed>,
     /// The marks that were taken back.
     pub marks: Marks,
+    /// Whether leaks were reclaimed before the check.
+    pub reclaimed: bool,
     /// The findings.
     pub report: Report,
     /// The program that reclaims leaks, such as `e2fsck`.
@@ -138,8 +156,6 @@ pub struct Marks {
     #[serde(rename = "marked_clean", skip_serializing_if = "std::ops::Not::not")]
     pub unclean: bool,
 }
-    /// Whether leaks were reclaimed before the check.
-    pub reclaimed: bool,
 
 /// The target of the replay of a journal before a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

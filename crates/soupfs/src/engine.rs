@@ -115,6 +115,7 @@ impl Engine for SoupEngine {
         options: &ArgMatches,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
+        request.without_sync(NAME)?;
         let args = parsed::<MountArgs>(options)?;
         let path = at_start(NAME, &request.image)?.to_owned();
         let pm = args.map.map(&path, request.read_only)?;
