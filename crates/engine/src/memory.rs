@@ -9,7 +9,7 @@ use std::path::Path;
 /// Options of a mount on mapped memory.
 #[derive(Debug, Args)]
 pub struct MapArgs {
-    /// The crashes that a call which has returned survives
+    /// The crashes that durable changes survive
     #[arg(long, value_name = "LEVEL", value_parser = levels())]
     durability: Option<Durability>,
     /// Make durable stores slower by NS nanoseconds per line and per fence, and streaming

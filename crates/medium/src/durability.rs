@@ -50,7 +50,19 @@ impl Durability {
 }
 
 impl EffectiveDurability {
-    /// The guarantee in plain words.
+    /// The crashes that durable changes survive, in plain words.
+    pub fn survived(self) -> &'static str {
+        match self {
+            Self::Dax => "durable changes survive a power failure",
+            Self::Process => {
+                "durable changes survive a crash of this program, but not a crash of the machine \
+                 or a power failure"
+            }
+            Self::Msync => "durable changes survive a power failure; every sync waits for the disk",
+        }
+    }
+
+    /// The same, where each call is durable when it returns.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Dax => "what a call has done when it returns survives a power failure",

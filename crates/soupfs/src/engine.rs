@@ -125,8 +125,8 @@ impl Engine for SoupEngine {
         let effective = pm.durability();
         let mut notes = vec![
             format!("type: soupfs, mode {mode}"),
-            format!("durability: {effective}: {}", effective.describe()),
-            format!("bound: a change survives a crash after {bound} s, or an fsync"),
+            format!("durability: {effective}: {}", effective.survived()),
+            format!("bound: changes are durable after an fsync, or {bound} s"),
         ];
         let (region, note) = args.map.region(pm, between)?;
         notes.extend(note);
@@ -147,10 +147,13 @@ impl Engine for SoupEngine {
                     Region::Wrapped(pm) => opened(pm, mount),
                 };
                 let (fs, close) = opened.map_err(|e| Error::about(&path, e))?;
+                let mut about = about(&header);
+                about.insert("mode".into(), json!(mode.to_string()));
+                about.insert("bound".into(), json!(bound));
                 Ok(Opened {
                     fs,
                     durability: Some(effective),
-                    about: about(&header),
+                    about,
                     stats: None,
                     notes,
                     close,
@@ -317,7 +320,7 @@ fn described(
         ("state", state.to_owned()),
         (
             "durability",
-            format!("a mount would use {durability}: {}", durability.describe()),
+            format!("a mount would use {durability}: {}", durability.survived()),
         ),
     ];
     let mut json = Map::from_iter([("path".to_owned(), json!(path))]);
@@ -327,7 +330,7 @@ fn described(
         ("inodes_free", json!(space.inodes_free)),
         ("clean", json!(header.is_clean)),
         ("durability", json!(durability.to_string())),
-        ("durability_means", json!(durability.describe())),
+        ("durability_means", json!(durability.survived())),
         ("guarantees", json!(guarantees(Mode::default(), BOUND_S))),
     ] {
         json.insert(name.to_owned(), value);

@@ -84,12 +84,17 @@ impl Args {
             return Err(Failure::new(e));
         };
         let durability = facts::durability(&mount.dir);
+        let told = told_by(&mount.dir);
+        let means = match told.get("guarantees").map(|promised| &promised["durable"]) {
+            Some(durable) if durable != "at-return" => EffectiveDurability::survived,
+            _ => EffectiveDurability::describe,
+        };
         let info = Mounted {
             path: &self.path,
             process: holder.as_ref().map(|h| h.pid),
             durability,
-            durability_means: durability.map(EffectiveDurability::describe),
-            told: told_by(&mount.dir),
+            durability_means: durability.map(means),
+            told,
             mounted_on: mount.dir,
         };
         if self.json {
@@ -138,8 +143,9 @@ fn mounted_text(info: &Mounted<'_>, holder: Option<&Holder>) -> String {
         ("mounted on", info.mounted_on.display().to_string()),
         ("served by", by),
     ]);
-    let level = |d: EffectiveDurability| format!("in force is {d}: {}", d.describe());
-    lines.extend(info.durability.map(|d| ("durability", level(d))));
+    let level = info.durability.zip(info.durability_means);
+    let level = level.map(|(level, text)| format!("in force is {level}: {text}"));
+    lines.extend(level.map(|level| ("durability", level)));
     table_of(lines)
 }
 

@@ -311,8 +311,11 @@ fn is_so(given: &Given, dir: &Path, told: &serde_json::Map<String, Value>) -> bo
         let asked = value.and_then(|value| value.parse().ok());
         return asked.is_some_and(|asked| is_in_force(asked, facts::durability(dir)));
     }
-    let in_force = told.get(&given.name).and_then(Value::as_str);
-    value.is_some() && value == in_force
+    let in_force = told.get(&given.name).map(|told| match told.as_str() {
+        Some(text) => text.to_owned(),
+        None => told.to_string(),
+    });
+    value.is_some() && value == in_force.as_deref()
 }
 
 /// Whether asking for this level would give the one in force.
