@@ -194,9 +194,12 @@ pub(crate) fn guarantees(mode: Mode, bound_s: u32) -> Guarantees {
         data_ordered: Ordering::None,
         times_atomic: false,
         notes: vec![
-            "After a crash the image is consistent at once. Only memory may be lost, and link \
-             counts may be too high, until fsck."
+            "After a crash memory may be marked as used that is not, link counts too high, and a \
+             directory that was being renamed may have both names; nothing else, and fsck need \
+             not run."
                 .into(),
+            "A sync of one file makes the changes of all files durable.".into(),
+            "Names cannot be exchanged (RENAME_EXCHANGE).".into(),
         ],
     }
 }
