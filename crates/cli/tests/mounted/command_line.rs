@@ -24,7 +24,7 @@ fn programs_named_as_helpers_of_mount_fsck_and_mkfs_work() {
     let place = Fixture::new();
     let file = File::create(place.image()).unwrap();
     file.set_len(4 << 20).unwrap();
-    for mkfs in ["mkfs.bpfs", "mkfs.selvedge"] {
+    for mkfs in ["mkfs.bpfs", "mkfs.soupfs", "mkfs.selvedge"] {
         finish(0, called(&place, mkfs).args(["-f", place.image_str()]));
     }
     for fsck in ["fsck.selvedge", "fsck.fuse.selvedge"] {

@@ -571,7 +571,10 @@ fn wrong_requests_are_named() {
     for (args, expected) in [
         (["-o", "mode=sp"], "softupdates"),
         (["-o", "sync"], "durable at fsync only"),
-        (["-o", "durability=msync"], "is for bpfs, not for ext2"),
+        (
+            ["-o", "durability=msync"],
+            "is for bpfs, soupfs, not for ext2",
+        ),
         (["-o", "cache=1K"], "at least 4M"),
         (["--stack", "ext2"], "a stack reads"),
         (["--stack", "uhfs > ext3 > cache > disk"], "'ext3'"),

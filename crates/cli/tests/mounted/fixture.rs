@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Every engine in whose mounts files can be made.
-pub(crate) const ENGINES: [&str; 3] = ["bpfs", "ext2", "model"];
+pub(crate) const ENGINES: [&str; 4] = ["bpfs", "soupfs", "ext2", "model"];
 
 /// Long enough for anything that is going to happen at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -266,10 +266,12 @@ pub(crate) fn on_engines(engines: &[&str], test: impl Fn(&Path)) {
 pub(crate) fn on_mounts(engines: &[&str], options: &str, test: impl Fn(&Path)) {
     for &engine in engines {
         let place = Fixture::with_image();
-        if engine == "ext2" {
+        let again = ["mkfs", "--force", "--type", engine, place.image_str()];
+        match engine {
             // Of these blocks the largest files are as large as the tests want.
-            let ext2 = ["--force", "--type", "ext2", "--block-size", "4096"];
-            run(0, &[&["mkfs"], &ext2[..], &[place.image_str()]].concat());
+            "ext2" => drop(run(0, &[&again[..], &["--block-size", "4096"]].concat())),
+            "soupfs" => drop(run(0, &again)),
+            _ => {}
         }
         place.mount(&["--type", engine, "-o", options]);
         if engine == "ext2" {

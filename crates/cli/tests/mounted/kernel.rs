@@ -143,12 +143,10 @@ fn o_noatime_leaves_the_access_time_of_a_listed_directory_alone() {
 
 #[test]
 fn a_file_handle_outlives_the_mount() {
-    for engine in ["bpfs", "ext2"] {
+    for engine in ["bpfs", "soupfs", "ext2"] {
         let place = Fixture::with_image();
-        if engine == "ext2" {
-            let ext2 = ["mkfs", "--force", "--type", "ext2", place.image_str()];
-            crate::fixture::run(0, &ext2);
-        }
+        let again = ["mkfs", "--force", "--type", engine, place.image_str()];
+        crate::fixture::run(0, &again);
         let (calls, handle) = (calls(&place), place.path("handle"));
         let path = place.dir().join("dir/file");
         place.mount(&[]);

@@ -25,6 +25,7 @@ mod own_files;
 mod power_cut;
 mod read_only;
 mod server;
+mod soupfs;
 mod umount;
 mod unprivileged;
 mod wholedisk;

@@ -151,6 +151,8 @@ fn umount_fails_if_the_image_was_cut_short() {
     for args in [
         vec!["--type", "bpfs"],
         vec!["--type", "bpfs", "--durability", "msync"],
+        vec!["--type", "soupfs"],
+        vec!["--type", "soupfs", "--durability", "msync"],
         ext2("mode=softupdates"),
         ext2("mode=async"),
         ext2("mode=journal"),
