@@ -80,6 +80,7 @@ unit: need-build need-mount
 suites: need-build need-mount
 	@$(CARGO) test --quiet --locked --workspace --features selvedge-crash/seeded-bugs --no-run # already done by unit, as a rule
 	@SELVEDGE=$(abspath $(CHECKED)) tools/suites bpfs
+	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites soupfs fsx pjdfstest kill
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2 fsx pjdfstest kernel
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2:journal fsx pjdfstest
 
