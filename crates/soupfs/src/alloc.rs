@@ -10,7 +10,7 @@
 //! - Memory is handed out only if neither view has it in use.
 //! - The search continues in a circle, so that freed memory is not used again at once.
 
-use crate::error::{Fault, Res};
+use crate::error::{Fault, Res, corrupt};
 use crate::format::{FANOUT, LINES, Line, Page, bitmap_pages, bitmap_word};
 use crate::space::Space;
 use crossbeam_utils::CachePadded;
@@ -211,13 +211,17 @@ impl Alloc {
         Ok(())
     }
 
-    fn chunk(&self, page: Page) -> MutexGuard<'_, Chunk> {
-        self.chunks[(page.0 / FANOUT) as usize].lock()
+    fn chunk<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<MutexGuard<'_, Chunk>> {
+        let number = (space.page(page)?.0 / FANOUT) as usize;
+        let chunk = self.chunks.get(number);
+        Ok(chunk
+            .ok_or_else(|| corrupt(format_args!("page {} has no bits", page.0)))?
+            .lock())
     }
 
     /// Gives back a page that no persistent structure has used.
     pub(crate) fn abandon_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
-        let mut chunk = self.chunk(page);
+        let mut chunk = self.chunk(space, page)?;
         let word = chunk.word(space, page)?;
         chunk.set(space, page, word, 0)
     }
@@ -226,7 +230,7 @@ impl Alloc {
     pub(crate) fn abandon_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
         for line in lines {
             let page = Page(line.0 / LINES);
-            let mut chunk = self.chunk(page);
+            let mut chunk = self.chunk(space, page)?;
             let word = chunk.word(space, page)?;
             chunk.set(space, page, word, word & !(1 << (line.0 % LINES)))?;
         }
@@ -235,7 +239,7 @@ impl Alloc {
 
     /// Sets bits of a page in the bitmap, and starts the write-back.
     pub(crate) fn mark<P: Pmem>(&self, space: &Space<P>, page: Page, bits: u64) -> Res<()> {
-        let mut chunk = self.chunk(page);
+        let mut chunk = self.chunk(space, page)?;
         let latest = chunk.word(space, page)?;
         let word = space.load(bitmap_word(page))?;
         if word & bits != bits {
@@ -255,7 +259,7 @@ impl Alloc {
 
     /// Clears bits of a page in both views, and starts the write-back.
     pub(crate) fn clear<P: Pmem>(&self, space: &Space<P>, page: Page, bits: u64) -> Res<()> {
-        let mut chunk = self.chunk(page);
+        let mut chunk = self.chunk(space, page)?;
         let latest = chunk.word(space, page)?;
         let word = space.load(bitmap_word(page))?;
         if word & bits != 0 {

@@ -140,7 +140,8 @@ impl<P: Pmem> Volume<P> {
             self.space.pm.store(page.addr(), &bytes);
         }
         let old = std::mem::replace(&mut state.xattr, new);
-        state.pages = state.pages + u32::from(new.is_some()) - u32::from(old.is_some());
+        let pages = state.pages.saturating_add(new.is_some().into());
+        state.pages = pages.saturating_sub(old.is_some().into());
         if let Some(page) = old.filter(|page| state.stored_xattr != Some(*page)) {
             self.alloc.abandon_page(&self.space, page)?;
         }

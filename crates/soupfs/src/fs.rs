@@ -3,6 +3,7 @@
 use crate::error::{Fault, Res};
 use crate::format::{Hash, LINES, PAGE};
 use crate::mode::Mode;
+use crate::names::contains_itself;
 use crate::volume::Volume;
 use medium::Pmem;
 use parking_lot::{Condvar, Mutex};
@@ -141,6 +142,9 @@ impl<P: Pmem + 'static> SoupFs<P> {
                 false => COOKIE_FIRST,
             };
             last = (found.hash, number);
+            if found.ino == dir.0 {
+                return Err(contains_itself(dir));
+            }
             let cookie = found.hash.0 << COOKIE_BITS | number;
             if cookie <= after.0 {
                 return Ok(true);

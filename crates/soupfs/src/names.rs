@@ -2,7 +2,7 @@
 //! persistent link reaches; nothing is flushed.
 
 use crate::change::{Mark, Marks, Named};
-use crate::error::Res;
+use crate::error::{Fault, Res, corrupt};
 use crate::format::{Hash, Line, PAGE};
 use crate::node::{File, Node, State};
 use crate::seeded::{Bug, hit};
@@ -17,6 +17,11 @@ use vfs::{Attr, Ctx, Errno, Ino, Name, NewNode, Removal, Timestamp, check_name, 
 /// Most links of an inode.
 const LINKS_MAX: u32 = u32::MAX - 1;
 
+/// A directory that is in itself, in a damaged image.
+pub(crate) fn contains_itself(dir: Ino) -> Fault {
+    corrupt(format_args!("directory {dir} contains itself"))
+}
+
 /// Memory for a new dentry: its line, and those of its name.
 pub(crate) struct Room {
     line: Line,
@@ -28,11 +33,16 @@ impl<P: Pmem> Volume<P> {
         Hash::of(name, self.space.seed)
     }
 
-    /// Finds a name in a directory that is locked.
-    pub(crate) fn find(&self, dir: &State, name: &[u8]) -> Res<Option<Found>> {
-        match dir.is_dir() {
-            true => dir.view.find(&self.space, self.hash(name), name),
-            false => Err(Errno::NOTDIR.into()),
+    /// Finds a name in a directory that is locked. The inode is not the directory itself, whose lock
+    /// would be taken twice.
+    pub(crate) fn find(&self, dir: Ino, state: &State, name: &[u8]) -> Res<Option<Found>> {
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        let found = state.view.find(&self.space, self.hash(name), name)?;
+        match found.as_ref().is_some_and(|found| found.entry.ino == dir.0) {
+            true => Err(contains_itself(dir)),
+            false => Ok(found),
         }
     }
 
@@ -44,7 +54,7 @@ impl<P: Pmem> Volume<P> {
             return Err(Errno::NOTDIR.into());
         }
         perm::may_search(cx, &state.attr(dir.ino))?;
-        let found = self.find(&state, name)?.ok_or(Errno::NOENT)?;
+        let found = self.find(dir.ino, &state, name)?.ok_or(Errno::NOENT)?;
         let node = self.obtain(Ino(found.entry.ino))?;
         // The directory may be below the inode only if it is that inode's parent: no cycle.
         let attr = node.state.read().attr(node.ino);
@@ -57,7 +67,7 @@ impl<P: Pmem> Volume<P> {
             return Err(Errno::NOTDIR.into());
         }
         perm::may_search(cx, &attr)?;
-        if self.find(state, name)?.is_some() {
+        if self.find(dir.ino, state, name)?.is_some() {
             return Err(Errno::EXIST.into());
         }
         if state.links == 0 {
@@ -250,7 +260,7 @@ impl<P: Pmem> Volume<P> {
         let mut state = node.state.write();
         let named = (&node, &mut *state);
         self.add_name((&dir, &mut parent), at.name, room, named, None)?;
-        parent.links += u32::from(new.is_directory());
+        parent.links = parent.links.saturating_add(new.is_directory().into());
         self.touch_contents(&dir, &mut parent, now);
         Ok(attr)
     }
@@ -310,7 +320,7 @@ impl<P: Pmem> Volume<P> {
             return Err(Errno::NOTDIR.into());
         }
         perm::may_search(cx, &parent.attr(dir.ino))?;
-        let found = self.find(&parent, at.name)?.ok_or(Errno::NOENT)?;
+        let found = self.find(dir.ino, &parent, at.name)?.ok_or(Errno::NOENT)?;
         let node = self.obtain(Ino(found.entry.ino))?;
         let removed = self.remove_found(cx, (&dir, &mut parent), &found, &node, which);
         drop(parent);
@@ -349,9 +359,9 @@ impl<P: Pmem> Volume<P> {
     ) {
         if state.is_dir() {
             state.links = 0;
-            parent.links -= 1;
+            parent.links = parent.links.saturating_sub(1);
         } else {
-            state.links -= 1;
+            state.links = state.links.saturating_sub(1);
         }
         if state.links == 0 {
             state.named_ctime = Some(state.ctime);

@@ -1,7 +1,7 @@
 //! The latest view of an inode, in memory.
 
 use crate::change::{Changes, Mark, Marks};
-use crate::format::{Inode, Line, PAGE, Page, Root, mode_word, pair};
+use crate::format::{Inode, Line, MAX_HEIGHT, PAGE, Page, Root, mode_word, pair};
 use crate::seeded::{Bug, hit};
 use crate::staged::StagedBlocks;
 use crate::view::View;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use vfs::{Attr, FileFlags, FileType, Ino, Timestamp};
+use vfs::{Attr, FileFlags, FileType, Ino, SIZE_MAX, Timestamp};
 
 /// An inode in memory.
 pub(crate) struct Node {
@@ -115,6 +115,9 @@ impl State {
         let word = inode.0;
         let is_dir = kind == FileType::Directory;
         let (is_file, is_link) = (kind == FileType::Regular, kind == FileType::Symlink);
+        if is_file && (word[2] > SIZE_MAX || Root(word[3]).height() > MAX_HEIGHT) {
+            return None;
+        }
         Some(Self {
             kind,
             perm: inode.mode() & 0o7777,

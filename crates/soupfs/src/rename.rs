@@ -144,7 +144,10 @@ impl<P: Pmem> Volume<P> {
         while at != Ino::ROOT {
             at = match self.cached(at) {
                 Some(node) => node.state.read().parent,
-                None => Ino(self.space.load(Line(at.0).word(inode::SIZE))?),
+                None => {
+                    let line = self.space.line(Line(at.0))?;
+                    Ino(self.space.load(line.word(inode::SIZE))?)
+                }
             };
             if path.contains(&at) {
                 break;
@@ -166,8 +169,8 @@ impl<P: Pmem> Volume<P> {
         let dirs = ends.attrs()?;
         perm::may_search(cx, &dirs[0])?;
         perm::may_search(cx, &dirs[1])?;
-        let source = self.find(ends.from().1, old)?.ok_or(Errno::NOENT)?;
-        let target = self.find(ends.to().1, new)?;
+        let source = self.find_in(ends.from(), old)?.ok_or(Errno::NOENT)?;
+        let target = self.find_in(ends.to(), new)?;
         flags.check_target(target.is_some())?;
         paths.check(&source, target.as_ref())?;
         if target
@@ -196,15 +199,16 @@ impl<P: Pmem> Volume<P> {
         let named = (&moved.node, &mut *moved_state);
         self.add_name(ends.to(), new, room, named, after)?;
         // Its place has changed if it is in the same chain.
-        let source = self.find(ends.from().1, old)?.ok_or(Errno::NOENT)?;
+        let source = self.find_in(ends.from(), old)?.ok_or(Errno::NOENT)?;
         let named = (&moved.node, &mut *moved_state);
         let removal = self.remove_name(ends.from(), &source, named)?;
         if let Some(last) = last_move {
             let newest = moved_state.names.last().map(|(_, mark)| Arc::clone(mark));
             *last = removal.or(newest);
             last.iter().for_each(|mark| mark.set_awaited());
-            ends.from().1.links -= 1;
-            ends.to().1.links += 1;
+            let (from, to) = (ends.from().1.links, ends.to().1.links);
+            ends.from().1.links = from.saturating_sub(1);
+            ends.to().1.links = to.saturating_add(1);
             moved_state.parent = ends.to().0.ino;
         }
         moved_state.ctime = now;
@@ -217,6 +221,10 @@ impl<P: Pmem> Volume<P> {
         }
         drop((moved_state, gone_state));
         Ok(std::iter::once(moved).chain(gone).collect())
+    }
+
+    fn find_in(&self, (node, state): Dir<'_>, name: &[u8]) -> Res<Option<Found>> {
+        self.find(node.ino, state, name)
     }
 
     /// Checks the inodes, in the order of Linux.

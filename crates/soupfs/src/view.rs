@@ -6,7 +6,7 @@
 //!
 //! Guarantee: nothing here stores a consistent link. The caller holds the lock of the directory.
 
-use crate::error::Res;
+use crate::error::{Res, corrupt};
 use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH};
 use crate::space::{Dentry, Space};
 use medium::Pmem;
@@ -152,8 +152,10 @@ impl View {
         visit: &mut dyn FnMut(&Dentry) -> Res<bool>,
     ) -> Res<()> {
         let (mut link, depth) = self.head(space, hash)?;
+        let mut order = Order::default();
         while let Some(line) = link.in_chain(hash, depth) {
             let entry = space.dentry(line)?;
+            order.follow(&entry)?;
             if !visit(&entry)? {
                 break;
             }
@@ -192,13 +194,14 @@ impl View {
             depth,
             len: 0,
         };
-        let mut is_before = true;
+        let mut order = Order::default();
         let mut at = link;
         while let Some(line) = at.in_chain(hash, depth) {
+            let entry = space.dentry(line)?;
+            order.follow(&entry)?;
             place.len += 1;
             at = space.latest_next(line)?;
-            is_before = is_before && space.dentry(line)?.hash <= hash;
-            if is_before {
+            if entry.hash <= hash {
                 (place.before, place.next) = (Some(line), at);
             }
         }
@@ -248,8 +251,11 @@ impl View {
         let mut table = Table::empty();
         let mut at = link;
         let mut last = None;
+        let mut order = Order::default();
         while let Some(line) = at.in_chain(hash, depth) {
-            let own = space.dentry(line)?.hash;
+            let entry = space.dentry(line)?;
+            order.follow(&entry)?;
+            let own = entry.hash;
             let index = own.index(depth);
             if last != Some(index) {
                 table.0[index as usize] = Some(Slot::Chain(Link::dentry(line, own)));
@@ -305,5 +311,33 @@ impl View {
             Ok(false)
         })?;
         Ok(empty)
+    }
+}
+
+/// Most names of a directory that may have one hash.
+const SAME_HASH_MAX: u32 = 100;
+
+/// The dentries of a chain so far. The hashes of a chain never fall, so that a damaged chain does not
+/// return.
+#[derive(Default)]
+struct Order {
+    last: Option<Hash>,
+    same: u32,
+}
+
+impl Order {
+    fn follow(&mut self, entry: &Dentry) -> Res<()> {
+        self.same = match self.last == Some(entry.hash) {
+            true => self.same + 1,
+            false => 0,
+        };
+        if self.last.is_some_and(|last| entry.hash < last) || self.same == SAME_HASH_MAX {
+            let line = entry.line.0;
+            return Err(corrupt(format_args!(
+                "the dentry in line {line} is out of order"
+            )));
+        }
+        self.last = Some(entry.hash);
+        Ok(())
     }
 }

@@ -147,7 +147,7 @@ impl<P: Pmem> Volume<P> {
         let line = Line(ino.0);
         let inode = self.space.inode(line)?;
         let state = State::stored(&inode, line, self.space.is_after_crash);
-        let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} has no type")))?;
+        let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} is damaged")))?;
         let node = Self::new_node(ino, state);
         shard.insert(ino.0, Arc::clone(&node));
         Ok(node)

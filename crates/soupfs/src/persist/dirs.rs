@@ -262,7 +262,7 @@ impl<P: Pmem> Round<'_, P> {
         }
         for node in counted_by(dir, new) {
             let mut state = node.state.write();
-            state.stored_links += 1;
+            state.stored_links = state.stored_links.saturating_add(1);
             self.store_links(node, &state)?;
         }
         Ok(())

@@ -1,0 +1,148 @@
+//! Damaged images. A word of the metadata is changed, then the image is checked, repaired, opened and
+//! used. None of these may panic, hang or read forever.
+
+#[path = "../../bpfs/tests/hostile/workload.rs"]
+mod workload;
+
+use fastrand::Rng;
+use medium::{Budget, MemoryPmem, Pmem};
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs, repair};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use vfs::check::Severity;
+use vfs::{Ctx, FileSystem, FileType, Ino, ManualClock, Name, Result, Timestamp, XattrMode};
+
+const LEN: u64 = 1 << 20;
+/// Words at the start of a page that are changed: those of data follow.
+const HEAD: u64 = 64;
+/// Accesses that a check may take, and the use of an image.
+const CHECK_BUDGET: u64 = 500_000;
+const USE_BUDGET: u64 = 50_000_000;
+/// Images that a run judges.
+const CASES: u64 = 600;
+
+fn options(mode: Mode) -> MountOptions {
+    MountOptions {
+        atime: Atime::Strict,
+        clock: Arc::new(ManualClock::new(Timestamp(1_000_000_000), 1_000)),
+        bound_s: None,
+        mode,
+        ..MountOptions::default()
+    }
+}
+
+/// Makes every structure of the format.
+fn fill(fs: &dyn FileSystem) -> Result<()> {
+    let (cx, root) = (&Ctx::root(), Ino::ROOT);
+    for (name, off) in [(&b"one"[..], 0), (b"two", 4096), (b"far", 9 << 20)] {
+        let file = fs.create(cx, root, name, 0o644)?.ino;
+        fs.write(cx, file, 0, b"head")?;
+        fs.write(cx, file, off, &[7; 100])?;
+        fs.setxattr(cx, file, b"user.one", b"value", XattrMode::Set)?;
+    }
+    let dir = fs.mkdir(cx, root, b"dir", 0o755)?.ino;
+    let sub = fs.mkdir(cx, dir, b"sub", 0o700)?.ino;
+    let one = fs.lookup(cx, root, b"one")?.ino;
+    fs.symlink(cx, sub, b"link", &[b'x'; 200])?;
+    fs.mknod(cx, Name::new(sub, b"pipe"), FileType::Fifo, 0o666, 0)?;
+    for n in 0..60 {
+        fs.link(
+            cx,
+            one,
+            dir,
+            format!("{n:0>width$}", width = 2 + n).as_bytes(),
+        )?;
+    }
+    fs.sync()
+}
+
+fn image(is_clean: bool) -> Vec<u8> {
+    let pm = Arc::new(MemoryPmem::new(LEN));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), options(Mode::InPlace)).unwrap();
+    fill(&fs).unwrap();
+    if is_clean {
+        fs.close().unwrap();
+    }
+    let mut bytes = vec![0; LEN as usize];
+    pm.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn word(image: &[u8], at: u64) -> u64 {
+    u64::from_le_bytes(image[at as usize..][..8].try_into().unwrap())
+}
+
+/// The places of words that are not zero, without the most of data.
+fn places(image: &[u8]) -> Vec<u64> {
+    let words = (0..LEN).step_by(8).filter(|at| word(image, *at) != 0);
+    let words =
+        words.filter(|at| at % 4096 < HEAD * 8 || word(image, *at) != u64::from_le_bytes([7; 8]));
+    words.collect()
+}
+
+/// Another value for a word.
+fn value(rng: &mut Rng, image: &[u8], places: &[u64], old: u64) -> u64 {
+    match rng.u32(..8) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => old.wrapping_add(1),
+        3 => old.wrapping_sub(1),
+        4 => old ^ 1 << rng.u32(..64),
+        5 => old << rng.u32(1..16),
+        6 => rng.u64(..LEN / 64),
+        _ => word(image, places[rng.usize(..places.len())]),
+    }
+}
+
+/// Checks, repairs, opens and uses an image.
+fn judge(image: &[u8], mode: Mode) {
+    let filled = |budget| {
+        let pm = MemoryPmem::new(LEN);
+        pm.store_nt(0, image);
+        Arc::new(Budget::new(pm, budget))
+    };
+    let report = check(&*filled(CHECK_BUDGET));
+    if report.worst() != Some(Severity::Corrupt) {
+        let (left, _) = repair(&*filled(20 * CHECK_BUDGET)).unwrap();
+        assert!(left.is_clean(), "after a repair: {}", left.findings[0]);
+    }
+    let pm = filled(USE_BUDGET);
+    let Ok(fs) = SoupFs::open(Arc::clone(&pm), options(mode)) else {
+        assert!(!report.is_clean(), "refused, but the check is clean");
+        return;
+    };
+    workload::run(&fs);
+    let closed = fs.close();
+    drop(fs);
+    if report.worst() != Some(Severity::Corrupt) {
+        closed.unwrap();
+        let after = check(&*pm);
+        let worst = after
+            .findings
+            .iter()
+            .find(|f| f.severity == Severity::Corrupt);
+        assert!(worst.is_none(), "after use: {}", worst.unwrap());
+    }
+}
+
+#[test]
+fn damage_is_an_error_and_not_a_crash() {
+    let images = [image(true), image(false)];
+    let mut failures = Vec::new();
+    for case in 0..CASES {
+        let mut rng = Rng::with_seed(case);
+        let mut bytes = images[rng.usize(..2)].clone();
+        let mode = Mode::ALL[rng.usize(..2)];
+        let places = places(&bytes);
+        for _ in 0..rng.u32(1..3) {
+            let at = places[rng.usize(..places.len())];
+            let new = value(&mut rng, &bytes, &places, word(&bytes, at));
+            bytes[at as usize..][..8].copy_from_slice(&new.to_le_bytes());
+        }
+        if catch_unwind(AssertUnwindSafe(|| judge(&bytes, mode))).is_err() {
+            failures.push(case);
+        }
+    }
+    assert!(failures.is_empty(), "images {failures:?}");
+}
