@@ -14,15 +14,26 @@ use crate::format::{Hash, Line};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use vfs::Ino;
 
 /// The state of a change, for others that wait for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mark {
+    /// The directory.
+    pub dir: Ino,
     is_done: AtomicBool,
     is_awaited: AtomicBool,
 }
 
 impl Mark {
+    fn new(dir: Ino) -> Arc<Self> {
+        Arc::new(Self {
+            dir,
+            is_done: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
+        })
+    }
+
     /// Whether the change is persistent, and its name reachable from the root.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done.load(SeqCst)
@@ -93,10 +104,10 @@ impl<N> Changes<N> {
         !self.list.is_empty()
     }
 
-    /// Records a new name, after `after`. Returns the mark of the change.
+    /// Records a new name in `dir`, after `after`. Returns the mark of the change.
     pub(crate) fn add(
         &mut self,
-        hash: Hash,
+        (dir, hash): (Ino, Hash),
         new: Named<N>,
         moves: bool,
         after: Marks,
@@ -114,7 +125,7 @@ impl<N> Changes<N> {
         }
         let mut marks = self.removals_of(hash);
         marks.extend(after);
-        let done: Arc<Mark> = Arc::default();
+        let done = Mark::new(dir);
         self.list.push(Change {
             hash,
             old: None,
@@ -148,7 +159,7 @@ impl<N> Changes<N> {
     /// that of its directory.
     pub(crate) fn remove(
         &mut self,
-        hash: Hash,
+        (dir, hash): (Ino, Hash),
         old: Named<N>,
         mut after: Marks,
         may_cancel: bool,
@@ -170,7 +181,7 @@ impl<N> Changes<N> {
         }
         let making = self.taken.iter().find(|(line, ..)| *line == Some(old.line));
         after.extend(making.map(|(.., mark)| Arc::clone(mark)));
-        let done: Arc<Mark> = Arc::default();
+        let done = Mark::new(dir);
         self.list.push(Change {
             hash,
             old: Some(old),
@@ -182,9 +193,16 @@ impl<N> Changes<N> {
         Some(done)
     }
 
-    /// Takes all changes for a persister.
-    pub(crate) fn take(&mut self) -> Vec<Change<N>> {
-        let list = std::mem::take(&mut self.list);
+    /// The change with a mark, if no persister has taken it.
+    pub(crate) fn listed(&self, mark: &Arc<Mark>) -> Option<&Change<N>> {
+        self.list.iter().find(|c| Arc::ptr_eq(&c.done, mark))
+    }
+
+    /// Takes the changes that a persister wants.
+    pub(crate) fn take(&mut self, wants: impl Fn(&Arc<Mark>) -> bool) -> Vec<Change<N>> {
+        let all = std::mem::take(&mut self.list).into_iter();
+        let (list, left): (Vec<_>, _) = all.partition(|c| wants(&c.done));
+        self.list = left;
         self.taken.extend(list.iter().map(|c| {
             let removed = c.old.as_ref().map(|_| c.hash);
             let made = c.new.as_ref().map(|new| new.line);

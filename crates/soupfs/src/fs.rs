@@ -4,6 +4,7 @@ use crate::error::{Fault, Res};
 use crate::format::{Hash, LINES, PAGE};
 use crate::mode::Mode;
 use crate::names::contains_itself;
+use crate::node::Node;
 use crate::volume::Volume;
 use medium::Pmem;
 use parking_lot::{Condvar, Mutex};
@@ -100,6 +101,13 @@ impl<P: Pmem + 'static> SoupFs<P> {
             // Their memory is lost until fsck.
             true => Ok(()),
             false => self.core.space.mark_clean().map_err(Fault::errno),
+        }
+    }
+
+    fn persist_one(&self, node: &Arc<Node>) -> Result<()> {
+        match self.core.read_only {
+            true => Ok(()),
+            false => self.core.persist_one(node).map_err(Fault::errno),
         }
     }
 
@@ -202,7 +210,6 @@ pub(crate) fn guarantees(mode: Mode, bound_s: u32) -> Guarantees {
              directory that was being renamed may have both names; nothing else, and fsck need \
              not run."
                 .into(),
-            "A sync of one file makes the changes of all files durable.".into(),
             "Names cannot be exchanged (RENAME_EXCHANGE).".into(),
         ],
     }
@@ -269,6 +276,7 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
             let Ok(node) = self.core.obtain(entry.ino) else {
                 return Ok(sink(entry, None));
             };
+            node.found_in(dir);
             let attr = node.state.read().attr(entry.ino);
             let accepted = sink(entry, Some(&attr));
             if !accepted {
@@ -350,14 +358,14 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
     }
 
     fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
-        self.core.node(ino).map_err(Fault::errno)?;
-        self.sync()
+        let node = self.core.node(ino).map_err(Fault::errno)?;
+        self.persist_one(&node)
     }
 
     fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
         let node = self.core.node(ino).map_err(Fault::errno)?;
         match node.is_dir {
-            true => self.sync(),
+            true => self.persist_one(&node),
             false => Err(Errno::NOTDIR),
         }
     }

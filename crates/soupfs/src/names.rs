@@ -56,6 +56,7 @@ impl<P: Pmem> Volume<P> {
         perm::may_search(cx, &state.attr(dir.ino))?;
         let found = self.find(dir.ino, &state, name)?.ok_or(Errno::NOENT)?;
         let node = self.obtain(Ino(found.entry.ino))?;
+        node.found_in(dir.ino);
         // The directory may be below the inode only if it is that inode's parent: no cycle.
         let attr = node.state.read().attr(node.ino);
         Ok(attr)
@@ -124,7 +125,7 @@ impl<P: Pmem> Volume<P> {
         if !hit(Bug::ChildBeforeParent) {
             after.extend(state.naming.iter().filter(|mark| !mark.is_done()).cloned());
         }
-        let mark = state.changes.add(hash, named, moves, after);
+        let mark = state.changes.add((dir.ino, hash), named, moves, after);
         let is_named = |mark: &Arc<Mark>| mark.is_done();
         let is_new = !named_state.is_stored || !named_state.naming.as_ref().is_none_or(is_named);
         if is_new && node.is_dir {
@@ -132,6 +133,7 @@ impl<P: Pmem> Volume<P> {
         }
         named_state.names.retain(|(_, mark)| !mark.is_done());
         named_state.names.push((room.line, mark));
+        node.found_in(dir.ino);
         self.touch(dir);
         Ok(())
     }
@@ -152,7 +154,8 @@ impl<P: Pmem> Volume<P> {
         };
         let after = named_state.before_removal(entry.line);
         let may_cancel = named_state.changes.is_empty();
-        let removal = state.changes.remove(entry.hash, named, after, may_cancel);
+        let place = (dir.ino, entry.hash);
+        let removal = state.changes.remove(place, named, after, may_cancel);
         match removal {
             // The change of the new name is gone, and so is its pin.
             None => {
@@ -164,7 +167,8 @@ impl<P: Pmem> Volume<P> {
             }
             Some(ref mark) => {
                 node.pins.fetch_add(1, SeqCst);
-                named_state.removal = node.is_dir.then(|| Arc::clone(mark));
+                named_state.removals.retain(|mark| !mark.is_done());
+                named_state.removals.push(Arc::clone(mark));
             }
         }
         self.touch(dir);
@@ -211,7 +215,7 @@ impl<P: Pmem> Volume<P> {
             view: View::empty(),
             changes: crate::change::Changes::default(),
             naming: None,
-            removal: None,
+            removals: Marks::new(),
             named_ctime: None,
             names: smallvec::SmallVec::new(),
             is_stored: false,

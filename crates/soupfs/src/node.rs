@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use vfs::{Attr, FileFlags, FileType, Ino, SIZE_MAX, Timestamp};
 
 /// An inode in memory.
@@ -20,9 +20,36 @@ pub(crate) struct Node {
     pub refs: AtomicU64,
     /// Changes and rounds of a persister that will still use the node.
     pub pins: AtomicU32,
+    /// The directory in which a caller has found it last; 0 if there is none.
+    via: AtomicU64,
     /// Whether it is in the list of dirty nodes.
     pub is_listed: AtomicBool,
     pub state: RwLock<State>,
+}
+
+impl Node {
+    /// A node with one reference.
+    pub(crate) fn new(ino: Ino, state: State) -> Arc<Self> {
+        Arc::new(Self {
+            ino,
+            is_dir: state.is_dir(),
+            refs: AtomicU64::new(1),
+            pins: AtomicU32::new(0),
+            via: AtomicU64::new(0),
+            is_listed: AtomicBool::new(false),
+            state: RwLock::new(state),
+        })
+    }
+
+    /// Records the directory in which the node was found.
+    pub(crate) fn found_in(&self, dir: Ino) {
+        self.via.store(dir.0, Relaxed);
+    }
+
+    /// The directory of the last [`found_in`](Self::found_in).
+    pub(crate) fn via(&self) -> Option<Ino> {
+        Some(Ino(self.via.load(Relaxed))).filter(|dir| dir.0 > 0)
+    }
 }
 
 /// The latest attributes and contents.
@@ -53,8 +80,8 @@ pub(crate) struct State {
     pub changes: Changes<Node>,
     /// The change that names a new directory.
     pub naming: Option<Arc<Mark>>,
-    /// The last removal of a directory's name.
-    pub removal: Option<Arc<Mark>>,
+    /// The removals of its names.
+    pub removals: Marks,
     /// The time of change when it still had a name, if it has none.
     pub named_ctime: Option<Timestamp>,
     /// New dentries of the inode, and their changes.
@@ -150,7 +177,7 @@ impl State {
             },
             changes: Changes::default(),
             naming: None,
-            removal: None,
+            removals: Marks::new(),
             named_ctime: None,
             names: SmallVec::new(),
             is_stored: true,
@@ -178,7 +205,8 @@ impl State {
         let others = others.filter(|_| !hit(Bug::RemovalBeforeOthers));
         let waits = others.filter(|(_, mark)| !mark.is_done());
         let waits = waits.map(|(_, mark)| mark);
-        let last = self.removal.iter().filter(|mark| !mark.is_done());
+        let last = self.removals.last().filter(|_| self.is_dir());
+        let last = last.filter(|mark| !mark.is_done());
         waits
             .chain(last)
             .chain(

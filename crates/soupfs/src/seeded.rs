@@ -40,6 +40,8 @@ medium::seeded_bugs! {
     MovesAtOnce,
     /// A directory gets two names at once.
     TwoParents,
+    /// `fsync` of a file leaves out the names that its own waits for.
+    FsyncWithoutPath,
     /// Stores that a killed server has not flushed are not flushed later.
     NotAdopted,
 }

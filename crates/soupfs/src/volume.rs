@@ -13,9 +13,9 @@ use crate::space::Space;
 use crate::staged::Staged;
 use hashbrown::HashMap;
 use medium::Pmem;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use vfs::{Atime, Clock, Errno, Ino};
 
 const SHARDS: u64 = 64;
@@ -148,20 +148,9 @@ impl<P: Pmem> Volume<P> {
         let inode = self.space.inode(line)?;
         let state = State::stored(&inode, line, self.space.is_after_crash);
         let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} is damaged")))?;
-        let node = Self::new_node(ino, state);
+        let node = Node::new(ino, state);
         shard.insert(ino.0, Arc::clone(&node));
         Ok(node)
-    }
-
-    fn new_node(ino: Ino, state: State) -> Arc<Node> {
-        Arc::new(Node {
-            ino,
-            is_dir: state.is_dir(),
-            refs: AtomicU64::new(1),
-            pins: AtomicU32::new(0),
-            is_listed: AtomicBool::new(false),
-            state: RwLock::new(state),
-        })
     }
 
     /// Whether an inode has no name, and is still referenced.
@@ -175,7 +164,7 @@ impl<P: Pmem> Volume<P> {
 
     /// Adds a new inode, with a reference.
     pub(crate) fn add_node(&self, ino: Ino, state: State) -> Arc<Node> {
-        let node = Self::new_node(ino, state);
+        let node = Node::new(ino, state);
         self.shard(ino).lock().insert(ino.0, Arc::clone(&node));
         node
     }

@@ -31,7 +31,7 @@ fn call(fs: &dyn FileSystem, rng: &mut fastrand::Rng) -> Result<()> {
     let (a, b) = (dir(fs, rng.usize(..3))?, dir(fs, rng.usize(..3))?);
     let name = format!("f{}", rng.usize(..8)).into_bytes();
     let other = format!("f{}", rng.usize(..8)).into_bytes();
-    let done = match rng.usize(..9) {
+    let done = match rng.usize(..11) {
         0 => fs
             .create(&cx, a, &name, 0o644)
             .map(|made| fs.forget(made.ino, 1)),
@@ -62,6 +62,12 @@ fn call(fs: &dyn FileSystem, rng: &mut fastrand::Rng) -> Result<()> {
             fs.forget(found.ino, 1);
             cut
         }),
+        8 => fs.lookup(&cx, a, &name).and_then(|found| {
+            let synced = fs.fsync(&cx, found.ino, false);
+            fs.forget(found.ino, 1);
+            synced
+        }),
+        9 => fs.fsyncdir(&cx, a, false),
         _ => fs.readdir(&cx, a, vfs::Cookie(0), &mut |_| true),
     };
     for dir in [a, b] {

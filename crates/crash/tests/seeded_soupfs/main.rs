@@ -40,7 +40,7 @@ fn explorations(model: PersistModel) -> [Options; 3] {
 }
 
 /// Calls that depend on each other, most of them on several directories.
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     "create f 644\ncreate x 644\nmkdir A 755\nsync\nchmod x 600\nmkdir A/n 755\n\
      rename f A/n/f replace\n",
     "create f 644\nsync\nmkdir n 755\nlink f n/f\nunlink f\n",
@@ -50,6 +50,7 @@ const SCRIPTS: [&str; 8] = [
     "mkdir A 755\nsync\nmkdir n 755\ncreate n/m 644\nrename n A/k replace\n",
     "create a-name-that-is-too-long-for-its-dentry-and-needs-lines 644\n",
     "create f 644\nwrite f 0 9000 1\nsync\ntruncate f 100\ncreate g 644\nwrite g 0 9000 2\n",
+    "mkdir d 755\ncreate d/f 644\nwrite d/f 0 100 1\nfsync d/f\n",
     "create f 644\nsync\nunlink f\nsync\nmkdir d 755\ncreate d/g 644\nwrite d/g 0 100 1\n",
 ];
 

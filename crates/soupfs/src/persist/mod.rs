@@ -14,6 +14,7 @@
 mod adopt;
 mod dirs;
 mod files;
+mod one;
 
 use crate::change::{self, Marks};
 use crate::error::{Fault, Res};
@@ -25,6 +26,7 @@ use dirs::Dir;
 use files::FilePlan;
 use hashbrown::HashSet;
 use medium::{Pmem, Rule};
+use one::Wanted;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::{FileType, Ino};
@@ -32,6 +34,8 @@ use vfs::{FileType, Ino};
 /// One round.
 struct Round<'c, P> {
     core: &'c Volume<P>,
+    /// The changes of directories that it takes; `None`: all.
+    wanted: Option<&'c Wanted>,
     /// All nodes of the round; each is pinned.
     nodes: Vec<Arc<Node>>,
     /// Their addresses: a number may have another node by now.
@@ -82,6 +86,11 @@ impl<P: Pmem> Volume<P> {
     pub(crate) fn persist(&self) -> Res<()> {
         let _lock = self.persister.lock();
         self.intact()?;
+        self.persist_held()
+    }
+
+    /// As [`persist`](Self::persist); the persister's lock is held.
+    fn persist_held(&self) -> Res<()> {
         let mut done = self.persist_dirty()?;
         // Changes that wait for those of a directory that comes later take another round.
         let mut left = std::mem::take(&mut done.left);
@@ -149,13 +158,27 @@ impl<P: Pmem> Volume<P> {
         nodes
     }
 
+    /// Runs a round with nodes that are not in the list any more.
     fn run_round(&self, nodes: Vec<Arc<Node>>) -> Res<Done> {
         let orphans = std::mem::take(&mut *self.orphans.lock());
         if nodes.is_empty() && orphans.is_empty() {
             return Ok(Done::default());
         }
+        for node in &nodes {
+            node.is_listed.store(false, SeqCst);
+        }
+        self.run(nodes, &orphans, None)
+    }
+
+    fn run(
+        &self,
+        nodes: Vec<Arc<Node>>,
+        orphans: &[Arc<Node>],
+        wanted: Option<&Wanted>,
+    ) -> Res<Done> {
         let mut round = Round {
             core: self,
+            wanted,
             nodes: Vec::new(),
             seen: HashSet::new(),
             dirs: Vec::new(),
@@ -169,11 +192,9 @@ impl<P: Pmem> Volume<P> {
             is_full: false,
             left: Marks::new(),
         };
-        let collected = nodes.into_iter().try_for_each(|node| {
-            node.is_listed.store(false, SeqCst);
-            round.collect(node)
-        });
-        let result = collected.and_then(|()| round.run(&orphans));
+        let mut nodes = nodes.into_iter();
+        let collected = nodes.try_for_each(|node| round.collect(node));
+        let result = collected.and_then(|()| round.run(orphans));
         let ended = round.end();
         if let Err(e) = result.and(ended) {
             self.failed.store(true, SeqCst);
@@ -218,7 +239,9 @@ impl<P: Pmem> Round<'_, P> {
                 continue;
             }
             self.seen.insert(address);
-            let changes = state.changes.take();
+            let wanted = self.wanted;
+            let wants = |mark: &Arc<change::Mark>| wanted.is_none_or(|wanted| wanted.has(mark));
+            let changes = state.changes.take(wants);
             self.collect_node(&node, &mut state)?;
             // A directory that was in this one may be above it now: one lock at a time.
             drop(state);

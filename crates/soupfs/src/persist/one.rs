@@ -1,0 +1,125 @@
+//! `fsync`: makes one inode persistent, with its names and those of the directories above them, and
+//! no more.
+//!
+//! Names that wait for others bring these along: a new directory on the path, the names that a
+//! rename comes after.
+
+use crate::change::Mark;
+use crate::error::Res;
+use crate::format::{Line, inode};
+use crate::node::{Node, State};
+use crate::seeded::{Bug, hit};
+use crate::volume::Volume;
+use hashbrown::HashMap;
+use medium::Pmem;
+use std::sync::Arc;
+use vfs::Ino;
+
+/// The changes of names that an inode needs, by the addresses of their marks.
+#[derive(Default)]
+pub(super) struct Wanted {
+    marks: HashMap<usize, Arc<Mark>>,
+    /// Directories of these changes.
+    dirs: HashMap<Ino, Arc<Node>>,
+}
+
+impl Wanted {
+    pub(super) fn has(&self, mark: &Arc<Mark>) -> bool {
+        self.marks.contains_key(&Arc::as_ptr(mark).addr())
+    }
+
+    fn is_done(&self) -> bool {
+        self.marks.values().all(|mark| mark.is_done())
+    }
+}
+
+impl<P: Pmem> Volume<P> {
+    /// Makes an inode and its path persistent; for a directory also the names in it.
+    pub(crate) fn persist_one(&self, node: &Arc<Node>) -> Res<()> {
+        let _lock = self.persister.lock();
+        self.intact()?;
+        let mut wanted = Wanted::default();
+        self.want_path(node, &mut wanted)?;
+        let nodes = std::iter::once(Arc::clone(node)).chain(wanted.dirs.values().cloned());
+        let done = self.run(nodes.collect(), &[], Some(&wanted))?;
+        // A change that another thread has made meanwhile may have to come first, or a round that
+        // frees memory.
+        match (wanted.is_done() && !done.is_full) || hit(Bug::FsyncWithoutPath) {
+            true => Ok(()),
+            false => self.persist_held(),
+        }
+    }
+
+    /// Collects the changes of the names of a node, and of the directories above it.
+    fn want_path(&self, node: &Arc<Node>, wanted: &mut Wanted) -> Res<()> {
+        // No directory moves meanwhile.
+        let _renames = self.renames.lock();
+        let (mut marks, mut dirs) = (Vec::new(), Vec::new());
+        {
+            let state = node.state.read();
+            marks.extend(own_marks(&state));
+            marks.extend(state.changes.marks().cloned());
+            dirs.extend(node.via().filter(|_| !node.is_dir && state.links > 0));
+            dirs.extend((node.is_dir && state.links > 0).then_some(state.parent));
+        }
+        let mut seen = Vec::new();
+        loop {
+            if let Some(dir) = dirs.pop().filter(|_| !hit(Bug::FsyncWithoutPath)) {
+                self.want_above(dir, &mut seen, &mut marks)?;
+            } else if let Some(mark) = marks.pop() {
+                self.want(mark, wanted, &mut marks, &mut dirs);
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Adds the changes of a directory's names, and of those above it.
+    fn want_above(&self, dir: Ino, seen: &mut Vec<Ino>, marks: &mut Vec<Arc<Mark>>) -> Res<()> {
+        let mut at = dir;
+        while at != Ino::ROOT && !seen.contains(&at) {
+            seen.push(at);
+            at = match self.cached(at) {
+                // The number was given to another inode.
+                Some(node) if !node.is_dir => return Ok(()),
+                Some(node) => {
+                    let state = node.state.read();
+                    marks.extend(own_marks(&state));
+                    state.parent
+                }
+                None => Ino(self.space.load(Line(at.0).word(inode::SIZE))?),
+            };
+        }
+        Ok(())
+    }
+
+    /// Adds a change, and those that it waits for.
+    fn want(
+        &self,
+        mark: Arc<Mark>,
+        wanted: &mut Wanted,
+        marks: &mut Vec<Arc<Mark>>,
+        dirs: &mut Vec<Ino>,
+    ) {
+        if mark.is_done() || wanted.has(&mark) {
+            return;
+        }
+        let Some(dir) = self.cached(mark.dir) else {
+            return;
+        };
+        if let Some(change) = dir.state.read().changes.listed(&mark) {
+            if !hit(Bug::FsyncWithoutPath) {
+                marks.extend(change.after.iter().cloned());
+            }
+            dirs.push(mark.dir);
+            wanted.dirs.insert(mark.dir, Arc::clone(&dir));
+            wanted.marks.insert(Arc::as_ptr(&mark).addr(), mark);
+        }
+    }
+}
+
+/// The changes of the names of an inode.
+fn own_marks(state: &State) -> impl Iterator<Item = Arc<Mark>> {
+    let names = state.names.iter().map(|(_, mark)| mark);
+    names.chain(&state.removals).cloned()
+}

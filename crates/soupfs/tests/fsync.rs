@@ -1,0 +1,167 @@
+//! `fsync` makes one inode persistent, with its names and those above it, and nothing else.
+
+use medium::MemoryPmem;
+use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use std::sync::Arc;
+use vfs::check::Severity;
+use vfs::{Attr, Ctx, Errno, FileSystem, Ino, Name, NewNode, RenameFlags};
+
+/// A file system whose persister works at `fsync` and `sync` only.
+struct Place {
+    pm: Arc<MemoryPmem>,
+    fs: SoupFs<Arc<MemoryPmem>>,
+    cx: Ctx,
+}
+
+impl Place {
+    fn new() -> Self {
+        let pm = Arc::new(MemoryPmem::new(4 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+        let cx = Ctx::root();
+        Self { pm, fs, cx }
+    }
+
+    fn dir(&self, dir: Ino, name: &str) -> Ino {
+        let new = NewNode::directory(0o755);
+        let at = Name::new(dir, name.as_bytes());
+        self.fs.make(&self.cx, at, &new).unwrap().ino
+    }
+
+    fn file(&self, dir: Ino, name: &str, text: &str) -> Ino {
+        let made = self.fs.create(&self.cx, dir, name.as_bytes(), 0o644);
+        let ino = made.unwrap().ino;
+        self.fs.write(&self.cx, ino, 0, text.as_bytes()).unwrap();
+        ino
+    }
+
+    fn rename(&self, from: (Ino, &str), to: (Ino, &str)) {
+        let (from, to) = (
+            Name::new(from.0, from.1.as_bytes()),
+            Name::new(to.0, to.1.as_bytes()),
+        );
+        let flags = RenameFlags::empty();
+        self.fs.rename(&self.cx, from, to, flags).unwrap();
+    }
+
+    fn fsync(&self, ino: Ino) {
+        self.fs.fsync(&self.cx, ino, false).unwrap();
+    }
+
+    /// Compares what a crash would leave now: contents by path, `None` if there is no such path.
+    fn leaves(&self, wanted: &[(&str, Option<&str>)]) {
+        let fs = SoupFs::open(Arc::clone(&self.pm), options(true)).unwrap();
+        for (path, text) in wanted {
+            let found = find(&fs, path).map(|attr| {
+                let mut bytes = vec![0; attr.size as usize];
+                fs.read(&self.cx, attr.ino, 0, &mut bytes).unwrap();
+                String::from_utf8(bytes).unwrap()
+            });
+            assert_eq!(found.ok().as_deref(), *text, "{path}");
+        }
+        let report = check(&*self.pm);
+        assert_ne!(report.worst(), Some(Severity::Corrupt), "{report:?}");
+    }
+}
+
+fn options(read_only: bool) -> MountOptions {
+    MountOptions {
+        read_only,
+        atime: Atime::Never,
+        bound_s: None,
+        ..MountOptions::default()
+    }
+}
+
+fn find(fs: &dyn FileSystem, path: &str) -> Result<Attr, Errno> {
+    let mut found = fs.getattr(&Ctx::root(), Ino::ROOT)?;
+    for name in path.split('/') {
+        found = fs.lookup(&Ctx::root(), found.ino, name.as_bytes())?;
+    }
+    Ok(found)
+}
+
+#[test]
+fn other_files_stay_in_memory() {
+    let place = Place::new();
+    let file = place.file(Ino::ROOT, "wanted", "one");
+    let other = place.file(Ino::ROOT, "other", "two");
+    place.fsync(file);
+    place.leaves(&[("wanted", Some("one")), ("other", None)]);
+    place.fs.write(&place.cx, file, 3, b"more").unwrap();
+    place.fsync(other);
+    place.leaves(&[("wanted", Some("one")), ("other", Some("two"))]);
+}
+
+#[test]
+fn new_directories_above_come_along() {
+    let place = Place::new();
+    let (a, b) = (place.dir(Ino::ROOT, "a"), place.dir(Ino::ROOT, "b"));
+    let below = place.dir(a, "below");
+    let file = place.file(below, "file", "text");
+    place.file(below, "beside", "");
+    // The path changes, and the file has a further name.
+    place.rename((Ino::ROOT, "a"), (b, "c"));
+    place.fs.link(&place.cx, file, b, b"link").unwrap();
+    place.fsync(file);
+    place.leaves(&[
+        ("b/c/below/file", Some("text")),
+        ("b/link", Some("text")),
+        ("b/c/below/beside", None),
+        ("a", None),
+    ]);
+}
+
+#[test]
+fn a_moved_directory_above_an_old_file_comes_along() {
+    let place = Place::new();
+    let (a, b) = (place.dir(Ino::ROOT, "a"), place.dir(Ino::ROOT, "b"));
+    let file = place.file(a, "file", "old");
+    place.fs.sync().unwrap();
+    place.rename((Ino::ROOT, "a"), (b, "a"));
+    place.fs.write(&place.cx, file, 0, b"new").unwrap();
+    place.fsync(file);
+    place.leaves(&[("b/a/file", Some("new")), ("a", None)]);
+}
+
+#[test]
+fn a_renamed_file_loses_its_old_name() {
+    let place = Place::new();
+    let dir = place.dir(Ino::ROOT, "dir");
+    let file = place.file(dir, "old", "text");
+    place.fs.sync().unwrap();
+    place.rename((dir, "old"), (Ino::ROOT, "new"));
+    place.fsync(file);
+    place.leaves(&[("new", Some("text")), ("dir/old", None)]);
+}
+
+#[test]
+fn a_directory_makes_its_names_persistent() {
+    let place = Place::new();
+    let (dir, other) = (place.dir(Ino::ROOT, "dir"), place.dir(Ino::ROOT, "other"));
+    place.file(dir, "one", "1");
+    place.file(dir, "two", "2");
+    place.file(other, "three", "3");
+    place.fs.fsyncdir(&place.cx, dir, false).unwrap();
+    place.leaves(&[
+        ("dir/one", Some("1")),
+        ("dir/two", Some("2")),
+        ("other", None),
+    ]);
+}
+
+#[test]
+fn a_file_without_a_name_is_not_an_error() {
+    let place = Place::new();
+    let nameless = place.fs.tmpfile(&place.cx, Ino::ROOT, 0o600).unwrap().ino;
+    place.fsync(nameless);
+    let file = place.file(Ino::ROOT, "file", "text");
+    place.fsync(file);
+    place.fs.unlink(&place.cx, Ino::ROOT, b"file").unwrap();
+    place.fs.write(&place.cx, file, 0, b"more").unwrap();
+    place.fsync(file);
+    place.fs.forget(file, 1);
+    place.fs.forget(nameless, 1);
+    place.fs.sync().unwrap();
+    assert!(check(&*place.pm).is_clean());
+}
