@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use vfs::{FileSystem, Guarantees};
+use vfs::{Durability, FileSystem, Guarantees};
 
 /// The engine.
 pub struct SoupEngine;
@@ -71,7 +71,8 @@ impl Engine for SoupEngine {
     }
 
     fn guarantees(&self) -> Result<Vec<Guarantees>> {
-        Ok(Mode::ALL.map(|mode| guarantees(mode, BOUND_S)).to_vec())
+        let durable = Durability::Interval(BOUND_S);
+        Ok(Mode::ALL.map(|mode| guarantees(mode, durable)).to_vec())
     }
 
     fn options(&self, verb: Verb) -> Command {
@@ -115,7 +116,6 @@ impl Engine for SoupEngine {
         options: &ArgMatches,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
-        request.without_sync(NAME)?;
         let args = parsed::<MountArgs>(options)?;
         let path = at_start(NAME, &request.image)?.to_owned();
         let pm = args.map.map(&path, request.read_only)?;
@@ -126,7 +126,10 @@ impl Engine for SoupEngine {
         let mut notes = vec![
             format!("type: soupfs, mode {mode}"),
             format!("durability: {effective}: {}", effective.survived()),
-            format!("bound: changes are durable after an fsync, or {bound} s"),
+            match request.sync {
+                true => "sync: each change is durable when its call returns".into(),
+                false => format!("bound: changes are durable after an fsync, or {bound} s"),
+            },
         ];
         let (region, note) = args.map.region(pm, between)?;
         notes.extend(note);
@@ -134,6 +137,7 @@ impl Engine for SoupEngine {
             read_only: request.read_only,
             atime: request.atime,
             bound_s: Some(bound),
+            sync: request.sync,
             boot: boot(),
             mode,
             ..MountOptions::default()
@@ -263,7 +267,7 @@ fn probe(path: &Path, pm: &MappedPmem) -> Result<SuperInfo> {
 }
 
 fn subject(mode: Mode) -> Explored {
-    Explored::Memory(Box::new(SoupSystem { mode }))
+    Explored::Memory(Box::new(SoupSystem { mode, sync: false }))
 }
 
 /// The number of this boot of the machine, if the kernel reports it.
@@ -331,7 +335,10 @@ fn described(
         ("clean", json!(header.is_clean)),
         ("durability", json!(durability.to_string())),
         ("durability_means", json!(durability.survived())),
-        ("guarantees", json!(guarantees(Mode::default(), BOUND_S))),
+        (
+            "guarantees",
+            json!(guarantees(Mode::default(), Durability::Interval(BOUND_S))),
+        ),
     ] {
         json.insert(name.to_owned(), value);
     }

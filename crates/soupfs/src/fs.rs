@@ -192,14 +192,14 @@ impl<P: Pmem + 'static> Drop for SoupFs<P> {
 }
 
 /// The promises of a mount.
-pub(crate) fn guarantees(mode: Mode, bound_s: u32) -> Guarantees {
+pub(crate) fn guarantees(mode: Mode, durable: Durability) -> Guarantees {
     let data_atomic = match mode {
         Mode::Atomic => Atomicity::Block,
         Mode::InPlace => Atomicity::None,
     };
     Guarantees {
         name: format!("soupfs (mode={mode})"),
-        durable: Durability::Interval(bound_s),
+        durable,
         metadata_atomic: Atomicity::Word,
         data_atomic,
         metadata_ordered: Ordering::None,
@@ -221,7 +221,11 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
             true => Mode::Atomic,
             false => Mode::InPlace,
         };
-        guarantees(mode, self.bound_s)
+        let durable = match self.core.sync {
+            true => Durability::AtReturn,
+            false => Durability::Interval(self.bound_s),
+        };
+        guarantees(mode, durable)
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {

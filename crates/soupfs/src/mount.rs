@@ -22,6 +22,8 @@ pub struct MountOptions {
     /// Seconds between two rounds of the persister: what a crash may lose. `None`: only a sync
     /// makes changes persistent.
     pub bound_s: Option<u32>,
+    /// Each call that changes something is persistent when it returns.
+    pub sync: bool,
     /// A number of this boot of the machine. If it is that of the last mount, which has not ended
     /// with an unmount, a server was killed: stores may be in the caches of the processor, and the
     /// mount flushes all. `None`: it assumes so.
@@ -37,6 +39,7 @@ impl Default for MountOptions {
             atime: Atime::default(),
             clock: Arc::new(SystemClock),
             bound_s: Some(1),
+            sync: false,
             boot: None,
             mode: Mode::default(),
         }
@@ -141,6 +144,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
             clock: options.clock,
             atime: options.atime,
             read_only: options.read_only,
+            sync: options.sync,
             copies_data: options.mode == Mode::Atomic,
         };
         let core = Volume::new(space, settings);

@@ -13,6 +13,8 @@ use vfs::{Atime, Clock, FileSystem, Still, System};
 pub struct SoupSystem {
     /// The way in which file contents are overwritten.
     pub mode: Mode,
+    /// Each call is persistent when it returns.
+    pub sync: bool,
 }
 
 impl SoupSystem {
@@ -26,6 +28,7 @@ impl SoupSystem {
             atime: Atime::Never,
             clock,
             bound_s: None,
+            sync: self.sync,
             boot: None,
             mode: self.mode,
         };
@@ -36,7 +39,8 @@ impl SoupSystem {
 
 impl System<dyn Pmem> for SoupSystem {
     fn id(&self) -> String {
-        format!("soupfs-{}", self.mode)
+        let sync = if self.sync { "-sync" } else { "" };
+        format!("soupfs-{}{sync}", self.mode)
     }
 
     fn image_bytes(&self) -> u64 {

@@ -41,6 +41,8 @@ pub(crate) struct Volume<P> {
     pub clock: Arc<dyn Clock>,
     pub atime: Atime,
     pub read_only: bool,
+    /// Whether each change is persistent when it returns.
+    pub sync: bool,
     /// Whether data are copied on write.
     pub copies_data: bool,
     /// A fence failed: no more changes are accepted.
@@ -49,6 +51,7 @@ pub(crate) struct Volume<P> {
 }
 
 pub(crate) struct Settings {
+    pub sync: bool,
     pub clock: Arc<dyn Clock>,
     pub atime: Atime,
     pub read_only: bool,
@@ -70,6 +73,7 @@ impl<P: Pmem> Volume<P> {
             clock: settings.clock,
             atime: settings.atime,
             read_only: settings.read_only,
+            sync: settings.sync,
             copies_data: settings.copies_data,
             failed: AtomicBool::new(false),
             generation,
@@ -257,7 +261,7 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// Runs a change. If memory is short, makes what is pending persistent, since that frees some,
-    /// and tries again.
+    /// and tries again. With the option `sync` all is persistent at the end.
     pub(crate) fn change<T>(&self, mut change: impl FnMut() -> Res<T>) -> vfs::Result<T> {
         let run = |change: &mut dyn FnMut() -> Res<T>| {
             self.writable()?;
@@ -267,6 +271,10 @@ impl<P: Pmem> Volume<P> {
             Err(Fault::Full) => self.persist().and_then(|()| run(&mut change)),
             other => other,
         };
-        result.map_err(Fault::errno)
+        let done = result.map_err(Fault::errno)?;
+        match self.sync {
+            true => self.persist().map_err(Fault::errno).map(|()| done),
+            false => Ok(done),
+        }
     }
 }

@@ -21,6 +21,7 @@ fn options(data_atomic: bool, read_only: bool) -> MountOptions {
         clock,
         bound_s: None,
         boot: None,
+        sync: false,
         mode: match data_atomic {
             true => Mode::Atomic,
             false => Mode::InPlace,

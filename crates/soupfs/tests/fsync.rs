@@ -15,9 +15,13 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
+        Self::with(options(false))
+    }
+
+    fn with(options: MountOptions) -> Self {
         let pm = Arc::new(MemoryPmem::new(4 << 20));
         mkfs(&*pm, &MkfsOptions::default()).unwrap();
-        let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+        let fs = SoupFs::open(Arc::clone(&pm), options).unwrap();
         let cx = Ctx::root();
         Self { pm, fs, cx }
     }
@@ -148,6 +152,23 @@ fn a_directory_makes_its_names_persistent() {
         ("dir/two", Some("2")),
         ("other", None),
     ]);
+}
+
+#[test]
+fn with_the_option_sync_each_call_is_persistent() {
+    let place = Place::with(MountOptions {
+        sync: true,
+        ..options(false)
+    });
+    let dir = place.dir(Ino::ROOT, "dir");
+    let file = place.file(dir, "file", "text");
+    place.leaves(&[("dir/file", Some("text"))]);
+    place.fs.write(&place.cx, file, 4, b" more").unwrap();
+    place.leaves(&[("dir/file", Some("text more"))]);
+    place.rename((dir, "file"), (Ino::ROOT, "file"));
+    place.leaves(&[("file", Some("text more")), ("dir/file", None)]);
+    place.fs.unlink(&place.cx, Ino::ROOT, b"file").unwrap();
+    place.leaves(&[("file", None)]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn options() -> MountOptions {
         clock: Arc::new(ManualClock::new(Timestamp(1_000_000_000_000), 1_000)),
         bound_s: None,
         boot: None,
+        sync: false,
         mode: Mode::InPlace,
     }
 }

@@ -77,26 +77,41 @@ fn synced_files_survive_a_power_cut() {
     }
 }
 
-#[test]
-fn synced_files_survive_a_killed_server() {
-    let place = image();
-    let mut server = place.serve(&["--bound", "3600"]);
-    fs::write(place.dir().join("0"), contents(0)).unwrap();
-    fs::write(place.dir().join("1"), contents(1)).unwrap();
-    let one = File::open(place.dir().join("1")).unwrap();
-    one.sync_all().unwrap();
-    fs::write(place.dir().join("late"), "lost").unwrap();
-    drop(one);
+/// Kills the server, and finds what it has left.
+fn killed(place: &Fixture, mut server: Server) {
     server.signal("KILL");
     server.wait();
     run(0, &["umount", "--lazy", place.dir_str()]);
     let info = stdout(&run(0, &["info", place.image_str()]));
     assert!(info.contains("left by a crash"), "{info}");
+}
+
+#[test]
+fn synced_files_survive_a_killed_server() {
+    let place = image();
+    let server = place.serve(&["--bound", "3600"]);
+    fs::write(place.dir().join("0"), contents(0)).unwrap();
+    fs::write(place.dir().join("late"), "lost").unwrap();
+    let file = File::open(place.dir().join("0")).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    killed(&place, server);
     place.mount(&["-o", "ro"]);
+    // The sync of one file does not wait for the others.
     assert!(!place.dir().join("late").exists());
     place.umount();
-    // The sync of one file covers the other.
-    check(&place, 2);
+    check(&place, 1);
+}
+
+#[test]
+fn each_change_is_durable_with_the_option_sync() {
+    let place = image();
+    let server = place.serve(&["--bound", "3600", "-o", "sync"]);
+    for i in 0..20 {
+        fs::write(place.dir().join(i.to_string()), contents(i)).unwrap();
+    }
+    killed(&place, server);
+    check(&place, 20);
 }
 
 #[test]
@@ -151,7 +166,6 @@ fn fsck_reclaims_leaks_and_leaves_damage() {
 fn options_without_a_meaning_are_refused() {
     let place = image();
     for (option, why) in [
-        ("sync", "durable at fsync only"),
         ("order", "keeps no order"),
         ("bound=0", "bound"),
         ("mode=log", "in-place or atomic"),

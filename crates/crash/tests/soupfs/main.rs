@@ -15,8 +15,12 @@ use soupfs::{Mode, SoupSystem};
 const MODES: [SoupSystem; 2] = [
     SoupSystem {
         mode: Mode::InPlace,
+        sync: false,
     },
-    SoupSystem { mode: Mode::Atomic },
+    SoupSystem {
+        mode: Mode::Atomic,
+        sync: false,
+    },
 ];
 
 /// Rounds of the persister at the end, between calls, and of drawn inodes at any time.
@@ -125,6 +129,20 @@ fn three_crashes_in_a_row() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 1,
         recovery_depth: 2,
+        ..options
+    });
+}
+
+/// With the mount option `sync`, no call that has returned is lost.
+#[test]
+fn each_call_is_durable_with_the_option_sync() {
+    let system = SoupSystem {
+        sync: true,
+        ..MODES[0]
+    };
+    holds_in(&[system], |options| Options {
+        sample: bound(Some(1), None),
+        schedules: vec![Schedule::Sync],
         ..options
     });
 }
