@@ -85,6 +85,7 @@ impl<P: Pmem> Volume<P> {
         }
         state.size = state.size.max(end);
         self.contents_changed(cx, &node, &mut state);
+        self.pressure.add_bytes(data.len() as u64);
         Ok(data.len())
     }
 

@@ -7,7 +7,7 @@ use crate::names::contains_itself;
 use crate::node::Node;
 use crate::volume::Volume;
 use medium::Pmem;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,49 +25,40 @@ const COOKIE_FIRST: u64 = 3;
 /// A mounted SoupFS. When it is dropped, everything becomes persistent.
 pub struct SoupFs<P: Pmem + 'static> {
     pub(crate) core: Arc<Volume<P>>,
-    persister: Mutex<Option<Persister>>,
+    persister: Mutex<Option<Persister<P>>>,
     bound_s: u32,
 }
 
 /// The thread that persists.
-struct Persister {
+struct Persister<P: Pmem> {
     thread: Option<JoinHandle<()>>,
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    core: Arc<Volume<P>>,
 }
 
-impl Persister {
-    fn start<P: Pmem + 'static>(core: Arc<Volume<P>>, period: Duration) -> Option<Self> {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let signal = Arc::clone(&stop);
+impl<P: Pmem + 'static> Persister<P> {
+    fn start(core: &Arc<Volume<P>>, period: Duration) -> Option<Self> {
+        let shared = Arc::clone(core);
         let run = move || {
-            let (stop, changed) = &*signal;
-            let mut is_over = stop.lock();
             let mut next = Instant::now() + period;
-            while !*is_over {
-                if !changed.wait_until(&mut is_over, next).timed_out() {
-                    continue;
-                }
+            while shared.pressure.wait(next) {
                 next = Instant::now() + period;
-                parking_lot::MutexGuard::unlocked(&mut is_over, || {
-                    if let Err(e) = core.persist() {
-                        e.errno(); // logged; the next fsync fails
-                    }
-                });
+                if let Err(e) = shared.persist() {
+                    e.errno(); // logged; the next fsync fails
+                }
             }
         };
         let thread = std::thread::Builder::new().name("persister".into());
         let thread = thread.spawn(run);
         Some(Self {
             thread: Some(thread.ok()?),
-            stop,
+            core: Arc::clone(core),
         })
     }
 }
 
-impl Drop for Persister {
+impl<P: Pmem> Drop for Persister<P> {
     fn drop(&mut self) {
-        *self.stop.0.lock() = true;
-        self.stop.1.notify_all();
+        self.core.pressure.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -78,8 +69,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
     /// `bound_s`: seconds between two rounds of the persister; `None` starts none.
     pub(crate) fn new(core: Volume<P>, bound_s: Option<u32>) -> Self {
         let core = Arc::new(core);
-        let start =
-            |seconds: u32| Persister::start(Arc::clone(&core), Duration::from_secs(seconds.into()));
+        let start = |seconds: u32| Persister::start(&core, Duration::from_secs(seconds.into()));
         Self {
             persister: Mutex::new(bound_s.filter(|_| !core.read_only).and_then(start)),
             bound_s: bound_s.unwrap_or(1),

@@ -11,6 +11,7 @@
 //! - `space`, `alloc`: reads of the image; the allocator.
 //! - `view`, `change`, `staged`, `node`: the latest view of directories, the changes that are not
 //!   persistent, blocks of files, inodes in memory.
+//! - `pressure`: how much is not persistent.
 //! - `volume`: all nodes and lists; its documentation has the order of locks.
 //! - `names`, `rename`, `data`, `attrs`: the operations.
 //! - `persist`: the persister.
@@ -56,6 +57,7 @@ mod mount;
 mod names;
 mod node;
 mod persist;
+mod pressure;
 mod rename;
 pub mod seeded;
 mod space;

@@ -9,6 +9,7 @@ use crate::change::Mark;
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{LINES, Line, Page, bitmap_word};
 use crate::node::{Node, State};
+use crate::pressure::Pressure;
 use crate::space::Space;
 use crate::staged::Staged;
 use hashbrown::HashMap;
@@ -34,6 +35,7 @@ pub(crate) struct Volume<P> {
     pub dirty: Mutex<Vec<Arc<Node>>>,
     /// Stored inodes without name and reference.
     pub orphans: Mutex<Vec<Arc<Node>>>,
+    pub pressure: Pressure,
     /// Held by who persists.
     pub persister: Mutex<()>,
     /// Held by renames between directories: the end of the last move of a directory.
@@ -68,6 +70,7 @@ impl<P: Pmem> Volume<P> {
             loose: Mutex::default(),
             dirty: Mutex::default(),
             orphans: Mutex::default(),
+            pressure: Pressure::default(),
             persister: Mutex::default(),
             renames: Mutex::default(),
             clock: settings.clock,
@@ -177,6 +180,7 @@ impl<P: Pmem> Volume<P> {
     pub(crate) fn touch(&self, node: &Arc<Node>) {
         if !node.is_listed.swap(true, SeqCst) {
             self.dirty.lock().push(Arc::clone(node));
+            self.pressure.add_inode();
         }
     }
 
@@ -261,7 +265,8 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// Runs a change. If memory is short, makes what is pending persistent, since that frees some,
-    /// and tries again. With the option `sync` all is persistent at the end.
+    /// and tries again. All is persistent at the end with the
+    /// option `sync`, and if there is too much of it.
     pub(crate) fn change<T>(&self, mut change: impl FnMut() -> Res<T>) -> vfs::Result<T> {
         let run = |change: &mut dyn FnMut() -> Res<T>| {
             self.writable()?;
@@ -272,7 +277,7 @@ impl<P: Pmem> Volume<P> {
             other => other,
         };
         let done = result.map_err(Fault::errno)?;
-        match self.sync {
+        match self.sync || self.pressure.is_too_high() {
             true => self.persist().map_err(Fault::errno).map(|()| done),
             false => Ok(done),
         }

@@ -3,6 +3,7 @@
 use medium::MemoryPmem;
 use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use vfs::check::Severity;
 use vfs::{Attr, Ctx, Errno, FileSystem, Ino, Name, NewNode, RenameFlags};
 
@@ -185,4 +186,27 @@ fn a_file_without_a_name_is_not_an_error() {
     place.fs.forget(nameless, 1);
     place.fs.sync().unwrap();
     assert!(check(&*place.pm).is_clean());
+}
+
+#[test]
+fn many_changes_become_persistent_before_the_bound() {
+    let place = Place::with(MountOptions {
+        bound_s: Some(3600),
+        ..options(false)
+    });
+    let text = "x".repeat(1 << 20);
+    let file = place.file(Ino::ROOT, "file", "");
+    for _ in 0..300 {
+        place.fs.write(&place.cx, file, 0, text.as_bytes()).unwrap();
+    }
+    // The persister has begun by now, or else a caller has. The time bounds a failure only.
+    let late = Instant::now() + Duration::from_secs(60);
+    let is_there = || {
+        let fs = SoupFs::open(Arc::clone(&place.pm), options(true)).unwrap();
+        find(&fs, "file").is_ok()
+    };
+    while !is_there() {
+        assert!(Instant::now() < late, "nothing became persistent");
+        std::thread::yield_now();
+    }
 }

@@ -114,6 +114,7 @@ impl<P: Pmem> Volume<P> {
 
     /// Runs a round with all dirty nodes.
     fn persist_dirty(&self) -> Res<Done> {
+        self.pressure.begin_round();
         let nodes = std::mem::take(&mut *self.dirty.lock());
         self.run_round(nodes)
     }
