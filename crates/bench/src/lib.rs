@@ -11,6 +11,8 @@
 //!   `{"target", "op", "ns_median", "ns_p99", "flushes", "fences", "bytes"}`.
 //! - [`scaling`]: operations per second of several threads, each on files of its own. Rows
 //!   `{"target", "op", "threads", "ops_per_second", "speedup"}`.
+//! - [`soup`]: SoupFS beside BPFS and tmpfs, the figures of section 5.2 of the SoupFS paper. Rows
+//!   `{"target", "op", "threads", "flush_ns", "ns_median", "ns_p99", "ops_per_second"}`.
 //! - [`scan`]: time to mount, and memory of, a file system full of small files.
 //! - [`mounted`]: workloads on FUSE mounts, as ratios to the in-memory model's mount.
 //! - [`devices`]: FUA against flush, for waves of scattered blocks. Rows
@@ -51,6 +53,7 @@ pub mod patches;
 pub mod report;
 pub mod scaling;
 pub mod scan;
+pub mod soup;
 pub mod stats;
 mod table;
 

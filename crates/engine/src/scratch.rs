@@ -37,6 +37,9 @@ pub struct ScratchOptions<'a> {
     pub atime: Atime,
     /// Time stamp of a new root directory.
     pub made: Timestamp,
+    /// A number of the boot of the machine: another one than that of the last mount says that the
+    /// power has failed since. `None`: not known.
+    pub boot: Option<u128>,
 }
 
 impl Default for ScratchOptions<'_> {
@@ -46,6 +49,7 @@ impl Default for ScratchOptions<'_> {
             clock: Arc::new(SystemClock),
             atime: Atime::default(),
             made: Timestamp(0),
+            boot: None,
         }
     }
 }

@@ -247,6 +247,7 @@ impl Engine for SoupEngine {
             mode: mode.map_err(Error::new)?.unwrap_or_default(),
             clock: options.clock.clone(),
             atime: options.atime,
+            boot: options.boot,
             ..MountOptions::default()
         };
         Ok(match scratch {

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::own_file::{self, OwnFile};
 use crate::{output, terminal};
 use bench::{
-    Engine, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling, scan,
+    Engine, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling, scan, soup,
 };
 use clap::Subcommand;
 use engine::values::listed;
@@ -29,6 +29,7 @@ enum Command {
     Bytes(Bytes),
     Micro(Micro),
     Scaling(Scaling),
+    Soup(Soup),
     Scan(Scan),
     Mounted(Mounted),
     Devices(Devices),
@@ -92,6 +93,25 @@ struct Scaling {
     #[arg(long, value_name = "N", default_value_t = scaling::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Print JSON: rows of target, op, threads, ops_per_second, speedup
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measure SoupFS beside BPFS and tmpfs, by the microbenchmarks of its paper
+///
+/// Also on memory with slower flushes, in a large directory, with two threads, and after a crash.
+#[derive(Debug, clap::Args)]
+struct Soup {
+    /// Rounds of both tests; more of them are steadier
+    #[arg(long, value_name = "N", default_value_t = soup::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Names in the large directory
+    #[arg(long, value_name = "N", default_value_t = soup::Options::default().directories[1], value_parser = clap::value_parser!(u64).range(1..=2_000_000))]
+    names: u64,
+    /// Files in the image that is mounted after a crash
+    #[arg(long, value_name = "N", default_value_t = soup::Options::default().files, value_parser = clap::value_parser!(u64).range(1..=3_000_000))]
+    files: u64,
+    /// Print JSON: rows of target, op, threads, flush_ns, ns_median, ns_p99, ops_per_second
     #[arg(long)]
     json: bool,
 }
@@ -262,6 +282,10 @@ impl Args {
                 waiting("measuring", || scaling::run(&args.options())),
                 args.json,
             ),
+            Command::Soup(args) => show(
+                waiting("measuring", || soup::run(&args.options())),
+                args.json,
+            ),
             Command::Scan(args) => show(
                 waiting("measuring", || scan::run(&args.options())),
                 args.json,
@@ -297,6 +321,18 @@ fn show<R: Serialize + Display>(report: bench::Result<R>, json: bool) -> Outcome
         output::print(format!("{report}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Soup {
+    fn options(&self) -> soup::Options {
+        let options = soup::Options::default();
+        soup::Options {
+            rounds: self.rounds,
+            directories: [options.directories[0], self.names],
+            files: self.files,
+            ..options
+        }
+    }
 }
 
 impl Devices {

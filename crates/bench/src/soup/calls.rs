@@ -1,0 +1,132 @@
+//! *filetest* and *dirtest* on one target.
+
+use super::Row;
+use crate::error::{Context, Result};
+use crate::micro::surface::{Surface, WorkDir};
+use rustix::time::{ClockId, clock_gettime};
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::time::Instant;
+use vfs::FileSystem;
+
+/// The calls of both tests.
+pub(super) const CALLS: [&str; 4] = ["create", "unlink", "mkdir", "rmdir"];
+/// CPU time of a create and an unlink, and the same with a sync after all creates.
+pub(super) const CPU: &str = "create+unlink, CPU";
+pub(super) const CPU_KEPT: &str = "create+unlink, CPU, kept";
+
+/// Nanoseconds of single calls.
+pub(super) type Times = Vec<f64>;
+
+/// Times of both tests.
+pub(super) struct Calls {
+    surface: Box<dyn Surface>,
+    fs: Option<Arc<dyn FileSystem>>,
+    names: Vec<CString>,
+    times: [Times; 4],
+    /// CPU seconds without and with a sync in between, of all names and rounds so far.
+    cpu: [f64; 2],
+    rounds: u32,
+    clock_ns: f64,
+}
+
+impl Calls {
+    pub(super) fn new(surface: Box<dyn Surface>, names: usize) -> Self {
+        let name = |n: usize| CString::new(format!("name-{n}")).unwrap_or_default();
+        Self {
+            surface,
+            fs: None,
+            names: (0..names).map(name).collect(),
+            times: Default::default(),
+            cpu: [0.0; 2],
+            rounds: 0,
+            clock_ns: clock_ns(),
+        }
+    }
+
+    /// The file system, to end the work of its other threads.
+    pub(super) fn with_fs(self, fs: Arc<dyn FileSystem>) -> Self {
+        Self {
+            fs: Some(fs),
+            ..self
+        }
+    }
+
+    /// Forgets the times so far.
+    pub(super) fn forget(&mut self) {
+        self.times = Default::default();
+        (self.cpu, self.rounds) = ([0.0; 2], 0);
+    }
+
+    /// One round of both tests, and one for the CPU time.
+    pub(super) fn round(&mut self) -> Result<()> {
+        self.timed(0, |surface, name| surface.create(WorkDir::A, name))?;
+        self.timed(1, |surface, name| surface.unlink(WorkDir::A, name))?;
+        self.timed(2, |surface, name| surface.mkdir(WorkDir::A, name))?;
+        self.timed(3, |surface, name| surface.rmdir(WorkDir::A, name))?;
+        self.sync()?;
+        for is_kept in [false, true] {
+            let begun = cpu_seconds();
+            self.all(|surface, name| surface.create(WorkDir::A, name))?;
+            if is_kept {
+                self.sync()?;
+            }
+            self.all(|surface, name| surface.unlink(WorkDir::A, name))?;
+            self.sync()?;
+            self.cpu[usize::from(is_kept)] += cpu_seconds() - begun;
+        }
+        self.rounds += 1;
+        Ok(())
+    }
+
+    fn timed(
+        &mut self,
+        which: usize,
+        call: impl Fn(&mut dyn Surface, &CStr) -> Result<()>,
+    ) -> Result<()> {
+        for name in &self.names {
+            let begun = Instant::now();
+            call(self.surface.as_mut(), name)?;
+            let ns = begun.elapsed().as_nanos() as f64;
+            self.times[which].push((ns - self.clock_ns).max(0.0));
+        }
+        Ok(())
+    }
+
+    fn all(&mut self, call: impl Fn(&mut dyn Surface, &CStr) -> Result<()>) -> Result<()> {
+        let mut names = self.names.iter();
+        names.try_for_each(|name| call(self.surface.as_mut(), name))
+    }
+
+    fn sync(&self) -> Result<()> {
+        match &self.fs {
+            Some(fs) => fs.sync().what(|| "sync".into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The figures.
+    pub(super) fn rows(self, target: &str, flush_ns: u64) -> impl Iterator<Item = Row> {
+        let pairs = f64::from(self.rounds.max(1)) * self.names.len() as f64;
+        let cpu = [CPU, CPU_KEPT].into_iter().zip(self.cpu);
+        let cpu = cpu.map(|(op, seconds)| Row::mean(target, op, seconds * 1e9 / pairs));
+        let calls = CALLS.into_iter().zip(self.times);
+        let calls = calls.filter_map(|(op, times)| Row::of(target, op, flush_ns, times));
+        calls.chain(cpu).collect::<Vec<_>>().into_iter()
+    }
+}
+
+/// Seconds that all threads of this process have used, in the program and in the kernel.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Nanoseconds between two readings of the clock: the least of many.
+fn clock_ns() -> f64 {
+    let pair = |_| {
+        let begun = Instant::now();
+        begun.elapsed().as_nanos() as f64
+    };
+    (0..1000).map(pair).fold(f64::INFINITY, f64::min)
+}
