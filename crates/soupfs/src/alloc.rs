@@ -12,18 +12,15 @@
 
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{FANOUT, LINES, Line, Page, bitmap_pages, bitmap_word};
+use crate::shards::Shards;
 use crate::space::Space;
-use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use medium::Pmem;
 use parking_lot::{Mutex, MutexGuard};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Pages that a shard takes at a time.
 const BATCH: usize = 32;
-/// Shards: threads share them if there are more.
-const SHARDS: usize = 8;
 /// The word of a page all of whose lines are in use.
 const ALL: u64 = u64::MAX;
 
@@ -48,24 +45,10 @@ struct Shard {
 
 pub(crate) struct Alloc {
     chunks: Box<[Mutex<Chunk>]>,
-    shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    shards: Shards<Shard>,
     /// Where the search for pages, and for lines, goes on.
     page_at: AtomicUsize,
     line_at: AtomicUsize,
-}
-
-thread_local! {
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
-
-fn own_shard() -> usize {
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT_SHARD.fetch_add(1, Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
 }
 
 impl Alloc {
@@ -73,14 +56,14 @@ impl Alloc {
         let chunks = (0..bitmap_pages(pages)).map(|_| Mutex::default());
         Self {
             chunks: chunks.collect(),
-            shards: Default::default(),
+            shards: Shards::default(),
             page_at: AtomicUsize::new(0),
             line_at: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn take_page<P: Pmem>(&self, space: &Space<P>) -> Res<Page> {
-        let mut shard = self.shards[own_shard()].lock();
+        let mut shard = self.shards.own();
         if let Some(page) = shard.pages.pop() {
             return Ok(page);
         }
@@ -95,13 +78,13 @@ impl Alloc {
     fn last_page<P: Pmem>(&self, space: &Space<P>, own: MutexGuard<'_, Shard>) -> Res<Page> {
         drop(own);
         self.drain(space)?;
-        let mut shard = self.shards[own_shard()].lock();
+        let mut shard = self.shards.own();
         self.refill_pages(space, &mut shard)?;
         shard.pages.pop().ok_or(Fault::Full)
     }
 
     pub(crate) fn take_line<P: Pmem>(&self, space: &Space<P>) -> Res<Line> {
-        let mut shard = self.shards[own_shard()].lock();
+        let mut shard = self.shards.own();
         if let Some(line) = shard.lines.pop() {
             return Ok(line);
         }
@@ -111,7 +94,7 @@ impl Alloc {
         }
         drop(shard);
         self.drain(space)?;
-        let mut shard = self.shards[own_shard()].lock();
+        let mut shard = self.shards.own();
         self.refill_lines(space, &mut shard)?;
         shard.lines.pop().ok_or(Fault::Full)
     }
@@ -201,8 +184,8 @@ impl Alloc {
 
     /// Gives back what the shards hold.
     fn drain<P: Pmem>(&self, space: &Space<P>) -> Res<()> {
-        for shard in &self.shards {
-            let shard = std::mem::take(&mut *shard.lock());
+        for mut shard in self.shards.all() {
+            let shard = std::mem::take(&mut *shard);
             self.abandon_lines(space, &shard.lines)?;
             for page in shard.pages {
                 self.abandon_page(space, page)?;
@@ -292,10 +275,10 @@ impl Alloc {
                 }
             };
         }
-        let held = self.shards.iter().map(|shard| {
-            let shard = shard.lock();
-            shard.lines.len() as u64 + shard.pages.len() as u64 * LINES
-        });
+        let held = self
+            .shards
+            .all()
+            .map(|shard| shard.lines.len() as u64 + shard.pages.len() as u64 * LINES);
         Ok(free + held.sum::<u64>())
     }
 }

@@ -11,6 +11,7 @@
 //! was made and removed before it was persistent leaves no change, unless others wait for it.
 
 use crate::format::{Hash, Line};
+use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -21,14 +22,17 @@ use vfs::Ino;
 pub(crate) struct Mark {
     /// The directory.
     pub dir: Ino,
+    /// Its number among the changes of the directory.
+    number: u64,
     is_done: AtomicBool,
     is_awaited: AtomicBool,
 }
 
 impl Mark {
-    fn new(dir: Ino) -> Arc<Self> {
+    fn new(dir: Ino, number: u64) -> Arc<Self> {
         Arc::new(Self {
             dir,
+            number,
             is_done: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
         })
@@ -78,26 +82,44 @@ impl<N> Change<N> {
     }
 }
 
-/// The changes of a directory, in the order in which they were made.
+/// The changes of a directory. Each operation takes the same time, however many there are.
 pub(crate) struct Changes<N> {
-    list: Vec<Change<N>>,
-    /// Changes that a persister has taken and not finished: the dentries that it makes, the hashes
-    /// of the names that it removes.
-    taken: Vec<(Option<Line>, Option<Hash>, Arc<Mark>)>,
+    /// Changes that no persister has taken, by number.
+    list: HashMap<u64, Change<N>>,
+    /// The numbers of these, by the hash of the name, in the order in which they were made.
+    by_hash: HashMap<Hash, SmallVec<[u64; 2]>>,
+    /// The number of the change that makes a dentry, by line.
+    makers: HashMap<Line, u64>,
+    /// Changes that a persister has taken and not finished.
+    taken: Taken,
+    /// The number of the next change.
+    next: u64,
+}
+
+#[derive(Default)]
+struct Taken {
+    all: Vec<Arc<Mark>>,
+    /// The changes that make a dentry, by line.
+    makers: HashMap<Line, Arc<Mark>>,
+    /// The changes that remove a name, by hash.
+    removals: HashMap<Hash, Marks>,
 }
 
 impl<N> Default for Changes<N> {
     fn default() -> Self {
         Self {
-            list: Vec::new(),
-            taken: Vec::new(),
+            list: HashMap::new(),
+            by_hash: HashMap::new(),
+            makers: HashMap::new(),
+            taken: Taken::default(),
+            next: 0,
         }
     }
 }
 
 impl<N> Changes<N> {
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.taken.is_empty()
+        self.list.is_empty() && self.taken.all.is_empty()
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
@@ -115,9 +137,11 @@ impl<N> Changes<N> {
         // A pending removal of the same name, or of one with the same hash, becomes one step with
         // this. Otherwise a crash could leave the name twice. Not if others wait for the removal,
         // since this may have to wait for those; and not if another change of the name came after it.
-        let last = self.list.iter_mut().rev().find(|c| c.hash == hash);
+        let last = self.by_hash.get(&hash).and_then(|all| all.last()).copied();
+        let last = last.and_then(|number| self.list.get_mut(&number));
         let is_free = |c: &&mut Change<N>| c.new.is_none() && !c.done.is_awaited.load(SeqCst);
         if let Some(change) = last.filter(is_free) {
+            self.makers.insert(new.line, change.done.number);
             change.new = Some(new);
             change.moves = moves;
             change.after.extend(after);
@@ -125,33 +149,59 @@ impl<N> Changes<N> {
         }
         let mut marks = self.removals_of(hash);
         marks.extend(after);
-        let done = Mark::new(dir);
-        self.list.push(Change {
+        self.push(Change {
             hash,
             old: None,
             new: Some(new),
             after: marks,
-            done: Arc::clone(&done),
+            done: Mark::new(dir, self.next),
             moves,
-        });
+        })
+    }
+
+    /// Adds a change to the list. Returns its mark.
+    fn push(&mut self, change: Change<N>) -> Arc<Mark> {
+        let done = Arc::clone(&change.done);
+        self.next = self.next.max(done.number + 1);
+        let numbers = self.by_hash.entry(change.hash).or_default();
+        let at = numbers.partition_point(|number| *number < done.number);
+        numbers.insert(at, done.number);
+        if let Some(new) = &change.new {
+            self.makers.insert(new.line, done.number);
+        }
+        self.list.insert(done.number, change);
         done
+    }
+
+    /// Takes a change out of the list.
+    fn pull(&mut self, number: u64) -> Option<Change<N>> {
+        let change = self.list.remove(&number)?;
+        if let Some(numbers) = self.by_hash.get_mut(&change.hash) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.by_hash.remove(&change.hash);
+            }
+        }
+        if let Some(new) = &change.new {
+            self.makers.remove(&new.line);
+        }
+        Some(change)
     }
 
     /// The removals of names with this hash that are not persistent.
     fn removals_of(&self, hash: Hash) -> Marks {
-        let taken = self.taken.iter().filter(|(_, h, _)| *h == Some(hash));
-        let taken = taken.map(|(.., mark)| mark);
-        let listed = self
-            .list
-            .iter()
-            .filter(|c| c.hash == hash && c.old.is_some());
+        let taken = self.taken.removals.get(&hash).into_iter().flatten();
+        let numbers = self.by_hash.get(&hash).into_iter().flatten();
+        let listed = numbers
+            .filter_map(|number| self.list.get(number))
+            .filter(|c| c.old.is_some());
         taken.chain(listed.map(|c| &c.done)).cloned().collect()
     }
 
-    /// All changes that are not persistent.
+    /// The marks of all changes that are not persistent.
     pub(crate) fn marks(&self) -> impl Iterator<Item = &Arc<Mark>> {
-        let taken = self.taken.iter().map(|(.., mark)| mark);
-        taken.chain(self.list.iter().map(|c| &c.done))
+        let listed = self.list.values().map(|c| &c.done);
+        self.taken.all.iter().chain(listed)
     }
 
     /// Records the removal of a dentry, after `after`. Returns the mark of the change; `None` if the
@@ -164,57 +214,86 @@ impl<N> Changes<N> {
         mut after: Marks,
         may_cancel: bool,
     ) -> Option<Arc<Mark>> {
-        let is_own = |c: &Change<N>| c.new.as_ref().is_some_and(|new| new.line == old.line);
-        if let Some(at) = self.list.iter().position(is_own) {
-            let change = &mut self.list[at];
+        let maker = self.makers.get(&old.line).copied();
+        if let Some(change) = maker.and_then(|number| self.list.get_mut(&number)) {
             if may_cancel && !change.done.is_awaited.load(SeqCst) {
-                change.new = None;
-                change.moves = false;
-                if change.old.is_none() {
-                    self.list.remove(at);
-                } else {
-                    change.after.extend(after);
-                }
+                let number = change.done.number;
+                self.cancel(number, after);
                 return None;
             }
             after.push(Arc::clone(&change.done));
         }
-        let making = self.taken.iter().find(|(line, ..)| *line == Some(old.line));
-        after.extend(making.map(|(.., mark)| Arc::clone(mark)));
-        let done = Mark::new(dir);
-        self.list.push(Change {
+        after.extend(self.taken.makers.get(&old.line).cloned());
+        Some(self.push(Change {
             hash,
             old: Some(old),
             new: None,
             after,
-            done: Arc::clone(&done),
+            done: Mark::new(dir, self.next),
             moves: false,
-        });
-        Some(done)
+        }))
+    }
+
+    /// Takes back a new name that was not persistent.
+    fn cancel(&mut self, number: u64, after: Marks) {
+        let Some(change) = self.list.get_mut(&number) else {
+            return;
+        };
+        if change.old.is_none() {
+            self.pull(number);
+            return;
+        }
+        let new = change.new.take();
+        change.moves = false;
+        change.after.extend(after);
+        if let Some(new) = new {
+            self.makers.remove(&new.line);
+        }
     }
 
     /// The change with a mark, if no persister has taken it.
-    pub(crate) fn listed(&self, mark: &Arc<Mark>) -> Option<&Change<N>> {
-        self.list.iter().find(|c| Arc::ptr_eq(&c.done, mark))
+    pub(crate) fn listed(&self, mark: &Mark) -> Option<&Change<N>> {
+        self.list.get(&mark.number)
     }
 
-    /// Takes the changes that a persister wants.
+    /// Takes the changes that a persister wants, in the order in which they were made.
     pub(crate) fn take(&mut self, wants: impl Fn(&Arc<Mark>) -> bool) -> Vec<Change<N>> {
-        let all = std::mem::take(&mut self.list).into_iter();
-        let (list, left): (Vec<_>, _) = all.partition(|c| wants(&c.done));
-        self.list = left;
-        self.taken.extend(list.iter().map(|c| {
-            let removed = c.old.as_ref().map(|_| c.hash);
-            let made = c.new.as_ref().map(|new| new.line);
-            (made, removed, Arc::clone(&c.done))
-        }));
+        let mut numbers: Vec<u64> = self
+            .list
+            .values()
+            .map(|c| &c.done)
+            .filter(|mark| wants(mark))
+            .map(|mark| mark.number)
+            .collect();
+        numbers.sort_unstable();
+        let list: Vec<_> = numbers
+            .into_iter()
+            .filter_map(|number| self.pull(number))
+            .collect();
+        for change in &list {
+            self.taken.add(change);
+        }
         list
     }
 
     /// Takes back what a persister could not do, and forgets what it has done.
-    pub(crate) fn give_back(&mut self, mut left: Vec<Change<N>>) {
-        self.taken.clear();
-        left.append(&mut self.list);
-        self.list = left;
+    pub(crate) fn give_back(&mut self, left: Vec<Change<N>>) {
+        self.taken = Taken::default();
+        for change in left {
+            self.push(change);
+        }
+    }
+}
+
+impl Taken {
+    fn add<N>(&mut self, change: &Change<N>) {
+        self.all.push(Arc::clone(&change.done));
+        if let Some(new) = &change.new {
+            self.makers.insert(new.line, Arc::clone(&change.done));
+        }
+        if change.old.is_some() {
+            let removals = self.removals.entry(change.hash).or_default();
+            removals.push(Arc::clone(&change.done));
+        }
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! # Modules, each below those that use it
 //! - `error`, `format`, `mode`, `seeded`: the format.
-//! - `space`, `alloc`: reads of the image; the allocator.
+//! - `space`, `shards`, `alloc`: reads of the image; values for each thread; the allocator.
 //! - `view`, `change`, `staged`, `node`: the latest view of directories, the changes that are not
 //!   persistent, blocks of files, inodes in memory.
 //! - `pressure`: how much is not persistent.
@@ -60,6 +60,7 @@ mod persist;
 mod pressure;
 mod rename;
 pub mod seeded;
+mod shards;
 mod space;
 mod staged;
 mod system;

@@ -1,30 +1,24 @@
 //! Bounds what is not persistent yet: the persister begins early when there is much, and callers run a
 //! round themselves when there is too much. Nothing fails.
 
+use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
-/// Changed inodes, and written bytes, with which the persister begins. An inode in memory takes less
+/// Changed inodes of a thread, and bytes written, with which the persister begins. An inode in memory takes less
 /// than 1 KiB.
-const EARLY: Amount = Amount {
-    inodes: 16 << 10,
-    bytes: 64 << 20,
-};
+const EARLY_INODES: usize = 16 << 10;
+const EARLY_BYTES: u64 = 64 << 20;
 /// As many times that much, callers wait.
-const MOST: u64 = 4;
-
-/// What was changed since the last round began.
-struct Amount {
-    inodes: u64,
-    bytes: u64,
-}
+const MOST: usize = 4;
 
 /// The amount of changes, and the calls of the persister.
 #[derive(Default)]
 pub(crate) struct Pressure {
-    inodes: AtomicU64,
-    bytes: AtomicU64,
+    /// Bytes written since the last round began.
+    bytes: CachePadded<AtomicU64>,
+    has_too_many_inodes: AtomicBool,
     /// Whether the persister was asked to begin.
     is_due: AtomicBool,
     is_over: Mutex<bool>,
@@ -32,32 +26,34 @@ pub(crate) struct Pressure {
 }
 
 impl Pressure {
-    /// Counts an inode that has changes from now on.
-    pub(crate) fn add_inode(&self) {
-        let inodes = self.inodes.fetch_add(1, SeqCst) + 1;
-        if inodes >= EARLY.inodes {
+    /// A thread has this many inodes with changes.
+    pub(crate) fn has_inodes(&self, inodes: usize) {
+        if inodes >= EARLY_INODES {
             self.call();
+        }
+        if inodes >= MOST * EARLY_INODES {
+            self.has_too_many_inodes.store(true, SeqCst);
         }
     }
 
     /// Counts bytes of data.
     pub(crate) fn add_bytes(&self, bytes: u64) {
-        let bytes = self.bytes.fetch_add(bytes, SeqCst) + bytes;
-        if bytes >= EARLY.bytes {
+        let bytes = self.bytes.fetch_add(bytes, Relaxed) + bytes;
+        if bytes >= EARLY_BYTES {
             self.call();
         }
     }
 
     /// Whether a caller must make changes persistent before it returns.
     pub(crate) fn is_too_high(&self) -> bool {
-        self.inodes.load(SeqCst) >= MOST * EARLY.inodes
-            || self.bytes.load(SeqCst) >= MOST * EARLY.bytes
+        self.has_too_many_inodes.load(SeqCst)
+            || self.bytes.load(Relaxed) >= MOST as u64 * EARLY_BYTES
     }
 
     /// A round takes all changes.
     pub(crate) fn begin_round(&self) {
-        self.inodes.store(0, SeqCst);
-        self.bytes.store(0, SeqCst);
+        self.has_too_many_inodes.store(false, SeqCst);
+        self.bytes.store(0, Relaxed);
     }
 
     fn call(&self) {
@@ -96,17 +92,20 @@ mod tests {
     fn much_calls_the_persister_and_more_holds_up_callers() {
         let pressure = Pressure::default();
         let late = Instant::now() + Duration::from_secs(600);
-        pressure.add_bytes(EARLY.bytes - 1);
+        pressure.add_bytes(EARLY_BYTES - 1);
+        pressure.has_inodes(EARLY_INODES - 1);
         assert!(!pressure.is_due.load(SeqCst));
         pressure.add_bytes(1);
         assert!(pressure.wait(late), "without the time");
         assert!(!pressure.is_too_high());
-        pressure.add_bytes((MOST - 1) * EARLY.bytes);
+        pressure.add_bytes((MOST as u64 - 1) * EARLY_BYTES);
         assert!(pressure.is_too_high());
         pressure.begin_round();
         assert!(!pressure.is_too_high());
-        (0..EARLY.inodes).for_each(|_| pressure.add_inode());
-        assert!(pressure.wait(late));
+        pressure.has_inodes(EARLY_INODES);
+        assert!(pressure.wait(late) && !pressure.is_too_high());
+        pressure.has_inodes(MOST * EARLY_INODES);
+        assert!(pressure.is_too_high());
         pressure.end();
         assert!(!pressure.wait(late));
     }

@@ -10,6 +10,7 @@ use crate::error::{Fault, Res, corrupt};
 use crate::format::{LINES, Line, Page, bitmap_word};
 use crate::node::{Node, State};
 use crate::pressure::Pressure;
+use crate::shards::Shards;
 use crate::space::Space;
 use crate::staged::Staged;
 use hashbrown::HashMap;
@@ -32,7 +33,7 @@ pub(crate) struct Volume<P> {
     /// Nodes that were read without a reference; forgotten when there are many.
     loose: Mutex<Vec<Arc<Node>>>,
     /// Nodes with changes that are not persistent.
-    pub dirty: Mutex<Vec<Arc<Node>>>,
+    pub dirty: Shards<Vec<Arc<Node>>>,
     /// Stored inodes without name and reference.
     pub orphans: Mutex<Vec<Arc<Node>>>,
     pub pressure: Pressure,
@@ -68,7 +69,7 @@ impl<P: Pmem> Volume<P> {
             space,
             nodes: (0..SHARDS).map(|_| Mutex::default()).collect(),
             loose: Mutex::default(),
-            dirty: Mutex::default(),
+            dirty: Shards::default(),
             orphans: Mutex::default(),
             pressure: Pressure::default(),
             persister: Mutex::default(),
@@ -179,8 +180,9 @@ impl<P: Pmem> Volume<P> {
     /// Puts a node with changes into the list for the persister.
     pub(crate) fn touch(&self, node: &Arc<Node>) {
         if !node.is_listed.swap(true, SeqCst) {
-            self.dirty.lock().push(Arc::clone(node));
-            self.pressure.add_inode();
+            let mut dirty = self.dirty.own();
+            dirty.push(Arc::clone(node));
+            self.pressure.has_inodes(dirty.len());
         }
     }
 

@@ -115,8 +115,15 @@ impl<P: Pmem> Volume<P> {
     /// Runs a round with all dirty nodes.
     fn persist_dirty(&self) -> Res<Done> {
         self.pressure.begin_round();
-        let nodes = std::mem::take(&mut *self.dirty.lock());
+        let nodes = self.take_dirty();
         self.run_round(nodes)
+    }
+
+    fn take_dirty(&self) -> Vec<Arc<Node>> {
+        let shards = self.dirty.all();
+        shards
+            .flat_map(|mut shard| std::mem::take(&mut *shard))
+            .collect()
     }
 
     /// Makes changes of at most `limit` nodes persistent, which `draw` chooses from a number of
@@ -138,7 +145,7 @@ impl<P: Pmem> Volume<P> {
             aside.extend(nodes);
             if done == 0 {
                 // They wait for others: look at those first.
-                let mut dirty = self.dirty.lock();
+                let mut dirty = self.dirty.own();
                 dirty.retain(|node| !aside.iter().any(|other| Arc::ptr_eq(node, other)));
             }
         }
@@ -150,12 +157,15 @@ impl<P: Pmem> Volume<P> {
     }
 
     fn choose(&self, limit: usize, draw: &mut dyn FnMut(usize) -> usize) -> Vec<Arc<Node>> {
-        let mut dirty = self.dirty.lock();
+        let mut dirty = self.take_dirty();
         let mut nodes = Vec::new();
         while nodes.len() < limit && !dirty.is_empty() {
             let at = draw(dirty.len());
             nodes.push(dirty.remove(at));
         }
+        let mut own = self.dirty.own();
+        dirty.append(&mut own);
+        *own = dirty;
         nodes
     }
 

@@ -1,0 +1,36 @@
+//! Values of which each thread uses its own, so that threads seldom wait for each other.
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Values: threads share them if there are more.
+const COUNT: usize = 8;
+
+/// A value for each thread.
+#[derive(Default)]
+pub(crate) struct Shards<T>([CachePadded<Mutex<T>>; COUNT]);
+
+thread_local! {
+    static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+impl<T> Shards<T> {
+    /// The value of this thread.
+    pub(crate) fn own(&self) -> MutexGuard<'_, T> {
+        let number = OWN.with(|own| {
+            if own.get() == usize::MAX {
+                own.set(NEXT.fetch_add(1, Relaxed) % COUNT);
+            }
+            own.get()
+        });
+        self.0[number].lock()
+    }
+
+    /// All values, one after the other.
+    pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
+        self.0.iter().map(|shard| shard.lock())
+    }
+}
