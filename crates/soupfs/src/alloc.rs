@@ -8,7 +8,8 @@
 //!
 //! Guarantees:
 //! - Memory is handed out only if neither view has it in use.
-//! - The search continues in a circle, so that freed memory is not used again at once.
+//! - The search continues in a circle, so that freed memory is not used again at once. Memory that
+//!   was never persistent is: nothing has worn it.
 
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{FANOUT, LINES, Line, Page, bitmap_pages, bitmap_word};
@@ -19,8 +20,10 @@ use medium::Pmem;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Pages that a shard takes at a time.
+/// Pages that a shard takes at a time, and keeps when they are given back.
 const BATCH: usize = 32;
+/// Lines that a shard keeps when they are given back.
+const KEPT_LINES: usize = 256;
 /// The word of a page all of whose lines are in use.
 const ALL: u64 = u64::MAX;
 
@@ -186,9 +189,9 @@ impl Alloc {
     fn drain<P: Pmem>(&self, space: &Space<P>) -> Res<()> {
         for mut shard in self.shards.all() {
             let shard = std::mem::take(&mut *shard);
-            self.abandon_lines(space, &shard.lines)?;
+            self.return_lines(space, &shard.lines)?;
             for page in shard.pages {
-                self.abandon_page(space, page)?;
+                self.return_page(space, page)?;
             }
         }
         Ok(())
@@ -204,6 +207,16 @@ impl Alloc {
 
     /// Gives back a page that no persistent structure has used.
     pub(crate) fn abandon_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
+        let mut shard = self.shards.own();
+        if shard.pages.len() < BATCH {
+            shard.pages.push(page);
+            return Ok(());
+        }
+        drop(shard);
+        self.return_page(space, page)
+    }
+
+    fn return_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
         let mut chunk = self.chunk(space, page)?;
         let word = chunk.word(space, page)?;
         chunk.set(space, page, word, 0)
@@ -211,6 +224,16 @@ impl Alloc {
 
     /// Gives back lines that no persistent structure has used.
     pub(crate) fn abandon_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
+        let mut shard = self.shards.own();
+        if shard.lines.len() + lines.len() <= KEPT_LINES {
+            shard.lines.extend(lines);
+            return Ok(());
+        }
+        drop(shard);
+        self.return_lines(space, lines)
+    }
+
+    fn return_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
         for line in lines {
             let page = Page(line.0 / LINES);
             let mut chunk = self.chunk(space, page)?;
@@ -226,8 +249,11 @@ impl Alloc {
         let latest = chunk.word(space, page)?;
         let word = space.load(bitmap_word(page))?;
         if word & bits != bits {
-            space.put(bitmap_word(page), word | bits);
+            space.pm.store_word(bitmap_word(page), word | bits);
             chunk.set(space, page, latest, latest | bits)?;
+            // Calls do not wait for the flush.
+            drop(chunk);
+            space.pm.flush(bitmap_word(page), 8);
         }
         Ok(())
     }
@@ -245,10 +271,16 @@ impl Alloc {
         let mut chunk = self.chunk(space, page)?;
         let latest = chunk.word(space, page)?;
         let word = space.load(bitmap_word(page))?;
-        if word & bits != 0 {
-            space.put(bitmap_word(page), word & !bits);
+        let is_changed = word & bits != 0;
+        if is_changed {
+            space.pm.store_word(bitmap_word(page), word & !bits);
         }
-        chunk.set(space, page, latest, latest & !bits)
+        chunk.set(space, page, latest, latest & !bits)?;
+        drop(chunk);
+        if is_changed {
+            space.pm.flush(bitmap_word(page), 8);
+        }
+        Ok(())
     }
 
     pub(crate) fn clear_line<P: Pmem>(&self, space: &Space<P>, line: Line) -> Res<()> {

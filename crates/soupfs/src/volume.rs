@@ -13,6 +13,7 @@ use crate::pressure::Pressure;
 use crate::shards::Shards;
 use crate::space::Space;
 use crate::staged::Staged;
+use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use medium::Pmem;
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ const SHARDS: u64 = 64;
 /// Most nodes in memory that nobody has a reference to, and nobody changes.
 const LOOSE_MAX: usize = 1024;
 
-type Shard = Mutex<HashMap<u64, Arc<Node>>>;
+type Shard = CachePadded<Mutex<HashMap<u64, Arc<Node>>>>;
 
 pub(crate) struct Volume<P> {
     pub space: Space<P>,
@@ -50,7 +51,7 @@ pub(crate) struct Volume<P> {
     pub copies_data: bool,
     /// A fence failed: no more changes are accepted.
     pub failed: AtomicBool,
-    generation: AtomicU32,
+    generation: CachePadded<AtomicU32>,
 }
 
 pub(crate) struct Settings {
@@ -67,7 +68,7 @@ impl<P: Pmem> Volume<P> {
         Self {
             alloc: Alloc::new(space.pages),
             space,
-            nodes: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            nodes: (0..SHARDS).map(|_| Shard::default()).collect(),
             loose: Mutex::default(),
             dirty: Shards::default(),
             orphans: Mutex::default(),
@@ -80,7 +81,7 @@ impl<P: Pmem> Volume<P> {
             sync: settings.sync,
             copies_data: settings.copies_data,
             failed: AtomicBool::new(false),
-            generation,
+            generation: CachePadded::new(generation),
         }
     }
 
@@ -179,7 +180,8 @@ impl<P: Pmem> Volume<P> {
 
     /// Puts a node with changes into the list for the persister.
     pub(crate) fn touch(&self, node: &Arc<Node>) {
-        if !node.is_listed.swap(true, SeqCst) {
+        // Most calls change a node that is listed already.
+        if !node.is_listed.load(SeqCst) && !node.is_listed.swap(true, SeqCst) {
             let mut dirty = self.dirty.own();
             dirty.push(Arc::clone(node));
             self.pressure.has_inodes(dirty.len());
