@@ -8,8 +8,7 @@
 //!
 //! Guarantees:
 //! - Memory is handed out only if neither view has it in use.
-//! - The search continues in a circle, so that freed memory is not used again at once. Memory that
-//!   was never persistent is: nothing has worn it.
+//! - The search continues in a circle, so that freed memory is not used again at once.
 
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{FANOUT, LINES, Line, Page, bitmap_pages, bitmap_word};
@@ -20,10 +19,10 @@ use medium::Pmem;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Pages that a shard takes at a time, and keeps when they are given back.
+/// Pages that a shard takes at a time.
 const BATCH: usize = 32;
-/// Lines that a shard keeps when they are given back.
-const KEPT_LINES: usize = 256;
+/// Lines that a shard collects before it gives them back.
+const RETURNED: usize = 128;
 /// The word of a page all of whose lines are in use.
 const ALL: u64 = u64::MAX;
 
@@ -44,6 +43,8 @@ struct Chunk {
 struct Shard {
     pages: Vec<Page>,
     lines: Vec<Line>,
+    /// Lines that were given up.
+    returned: Vec<Line>,
 }
 
 pub(crate) struct Alloc {
@@ -190,8 +191,9 @@ impl Alloc {
         for mut shard in self.shards.all() {
             let shard = std::mem::take(&mut *shard);
             self.return_lines(space, &shard.lines)?;
+            self.return_lines(space, &shard.returned)?;
             for page in shard.pages {
-                self.return_page(space, page)?;
+                self.abandon_page(space, page)?;
             }
         }
         Ok(())
@@ -207,16 +209,6 @@ impl Alloc {
 
     /// Gives back a page that no persistent structure has used.
     pub(crate) fn abandon_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
-        let mut shard = self.shards.own();
-        if shard.pages.len() < BATCH {
-            shard.pages.push(page);
-            return Ok(());
-        }
-        drop(shard);
-        self.return_page(space, page)
-    }
-
-    fn return_page<P: Pmem>(&self, space: &Space<P>, page: Page) -> Res<()> {
         let mut chunk = self.chunk(space, page)?;
         let word = chunk.word(space, page)?;
         chunk.set(space, page, word, 0)
@@ -225,20 +217,24 @@ impl Alloc {
     /// Gives back lines that no persistent structure has used.
     pub(crate) fn abandon_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
         let mut shard = self.shards.own();
-        if shard.lines.len() + lines.len() <= KEPT_LINES {
-            shard.lines.extend(lines);
+        shard.returned.extend(lines);
+        if shard.returned.len() < RETURNED {
             return Ok(());
         }
+        let lines = std::mem::take(&mut shard.returned);
         drop(shard);
-        self.return_lines(space, lines)
+        self.return_lines(space, &lines)
     }
 
     fn return_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
-        for line in lines {
-            let page = Page(line.0 / LINES);
+        for lines in lines.chunk_by(|a, b| a.0 / LINES == b.0 / LINES) {
+            let page = Page(lines[0].0 / LINES);
+            let bits = lines
+                .iter()
+                .fold(0, |bits, line| bits | 1 << (line.0 % LINES));
             let mut chunk = self.chunk(space, page)?;
             let word = chunk.word(space, page)?;
-            chunk.set(space, page, word, word & !(1 << (line.0 % LINES)))?;
+            chunk.set(space, page, word, word & !bits)?;
         }
         Ok(())
     }
@@ -307,10 +303,9 @@ impl Alloc {
                 }
             };
         }
-        let held = self
-            .shards
-            .all()
-            .map(|shard| shard.lines.len() as u64 + shard.pages.len() as u64 * LINES);
+        let held = self.shards.all().map(|shard| {
+            (shard.lines.len() + shard.returned.len()) as u64 + shard.pages.len() as u64 * LINES
+        });
         Ok(free + held.sum::<u64>())
     }
 }
