@@ -256,7 +256,7 @@ impl<N> Changes<N> {
         self.list.get(&mark.number)
     }
 
-    /// Takes the changes that a persister wants, in the order in which they were made.
+    /// Takes the changes that a persister asks for, in the order in which they were made.
     pub(crate) fn take(&mut self, wants: impl Fn(&Arc<Mark>) -> bool) -> Vec<Change<N>> {
         let mut numbers: Vec<u64> = self
             .list

@@ -29,7 +29,7 @@ impl<T> Shards<T> {
         self.0[number].lock()
     }
 
-    /// All values, one after the other.
+    /// All values, serially.
     pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.0.iter().map(|shard| shard.lock())
     }
