@@ -22,6 +22,7 @@ use vfs::Ino;
 pub(crate) struct Mark {
     /// The directory.
     pub dir: Ino,
+    hash: Hash,
     /// Its number among the changes of the directory.
     number: u64,
     is_done: AtomicBool,
@@ -29,9 +30,10 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    fn new(dir: Ino, number: u64) -> Arc<Self> {
+    fn new((dir, hash): (Ino, Hash), number: u64) -> Arc<Self> {
         Arc::new(Self {
             dir,
+            hash,
             number,
             is_done: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
@@ -84,12 +86,9 @@ impl<N> Change<N> {
 
 /// The changes of a directory. Each operation takes the same time, however many there are.
 pub(crate) struct Changes<N> {
-    /// Changes that no persister has taken, by number.
-    list: HashMap<u64, Change<N>>,
-    /// The numbers of these, by the hash of the name, in the order in which they were made.
-    by_hash: HashMap<Hash, SmallVec<[u64; 2]>>,
-    /// The number of the change that makes a dentry, by line.
-    makers: HashMap<Line, u64>,
+    /// Changes that no persister has taken, by the hash of the name, in the order in which they were
+    /// made.
+    list: HashMap<Hash, SmallVec<[Change<N>; 1]>>,
     /// Changes that a persister has taken and not finished.
     taken: Taken,
     /// The number of the next change.
@@ -109,8 +108,6 @@ impl<N> Default for Changes<N> {
     fn default() -> Self {
         Self {
             list: HashMap::new(),
-            by_hash: HashMap::new(),
-            makers: HashMap::new(),
             taken: Taken::default(),
             next: 0,
         }
@@ -137,70 +134,41 @@ impl<N> Changes<N> {
         // A pending removal of the same name, or of one with the same hash, becomes one step with
         // this. Otherwise a crash could leave the name twice. Not if others wait for the removal,
         // since this may have to wait for those; and not if another change of the name came after it.
-        let last = self.by_hash.get(&hash).and_then(|all| all.last()).copied();
-        let last = last.and_then(|number| self.list.get_mut(&number));
+        let of_hash = self.list.entry(hash).or_default();
         let is_free = |c: &&mut Change<N>| c.new.is_none() && !c.done.is_awaited.load(SeqCst);
-        if let Some(change) = last.filter(is_free) {
-            self.makers.insert(new.line, change.done.number);
+        if let Some(change) = of_hash.last_mut().filter(is_free) {
             change.new = Some(new);
             change.moves = moves;
             change.after.extend(after);
             return Arc::clone(&change.done);
         }
-        let mut marks = self.removals_of(hash);
+        let removals = of_hash.iter().filter(|c| c.old.is_some());
+        let mut marks: Marks = removals.map(|c| Arc::clone(&c.done)).collect();
+        marks.extend(
+            self.taken
+                .removals
+                .get(&hash)
+                .into_iter()
+                .flatten()
+                .cloned(),
+        );
         marks.extend(after);
-        self.push(Change {
+        let done = Mark::new((dir, hash), self.next);
+        self.next += 1;
+        of_hash.push(Change {
             hash,
             old: None,
             new: Some(new),
             after: marks,
-            done: Mark::new(dir, self.next),
+            done: Arc::clone(&done),
             moves,
-        })
-    }
-
-    /// Adds a change to the list. Returns its mark.
-    fn push(&mut self, change: Change<N>) -> Arc<Mark> {
-        let done = Arc::clone(&change.done);
-        self.next = self.next.max(done.number + 1);
-        let numbers = self.by_hash.entry(change.hash).or_default();
-        let at = numbers.partition_point(|number| *number < done.number);
-        numbers.insert(at, done.number);
-        if let Some(new) = &change.new {
-            self.makers.insert(new.line, done.number);
-        }
-        self.list.insert(done.number, change);
+        });
         done
-    }
-
-    /// Takes a change out of the list.
-    fn pull(&mut self, number: u64) -> Option<Change<N>> {
-        let change = self.list.remove(&number)?;
-        if let Some(numbers) = self.by_hash.get_mut(&change.hash) {
-            numbers.retain(|other| *other != number);
-            if numbers.is_empty() {
-                self.by_hash.remove(&change.hash);
-            }
-        }
-        if let Some(new) = &change.new {
-            self.makers.remove(&new.line);
-        }
-        Some(change)
-    }
-
-    /// The removals of names with this hash that are not persistent.
-    fn removals_of(&self, hash: Hash) -> Marks {
-        let taken = self.taken.removals.get(&hash).into_iter().flatten();
-        let numbers = self.by_hash.get(&hash).into_iter().flatten();
-        let listed = numbers
-            .filter_map(|number| self.list.get(number))
-            .filter(|c| c.old.is_some());
-        taken.chain(listed.map(|c| &c.done)).cloned().collect()
     }
 
     /// The marks of all changes that are not persistent.
     pub(crate) fn marks(&self) -> impl Iterator<Item = &Arc<Mark>> {
-        let listed = self.list.values().map(|c| &c.done);
+        let listed = self.list.values().flatten().map(|c| &c.done);
         self.taken.all.iter().chain(listed)
     }
 
@@ -214,65 +182,69 @@ impl<N> Changes<N> {
         mut after: Marks,
         may_cancel: bool,
     ) -> Option<Arc<Mark>> {
-        let maker = self.makers.get(&old.line).copied();
-        if let Some(change) = maker.and_then(|number| self.list.get_mut(&number)) {
+        let of_hash = self.list.entry(hash).or_default();
+        let is_own = |c: &Change<N>| c.new.as_ref().is_some_and(|new| new.line == old.line);
+        if let Some(at) = of_hash.iter().position(is_own) {
+            let change = &mut of_hash[at];
             if may_cancel && !change.done.is_awaited.load(SeqCst) {
-                let number = change.done.number;
-                self.cancel(number, after);
+                change.new = None;
+                change.moves = false;
+                change.after.extend(after);
+                if change.old.is_none() {
+                    of_hash.remove(at);
+                }
+                if of_hash.is_empty() {
+                    self.list.remove(&hash);
+                }
                 return None;
             }
             after.push(Arc::clone(&change.done));
         }
         after.extend(self.taken.makers.get(&old.line).cloned());
-        Some(self.push(Change {
+        let done = Mark::new((dir, hash), self.next);
+        self.next += 1;
+        of_hash.push(Change {
             hash,
             old: Some(old),
             new: None,
             after,
-            done: Mark::new(dir, self.next),
+            done: Arc::clone(&done),
             moves: false,
-        }))
-    }
-
-    /// Takes back a new name that was not persistent.
-    fn cancel(&mut self, number: u64, after: Marks) {
-        let Some(change) = self.list.get_mut(&number) else {
-            return;
-        };
-        if change.old.is_none() {
-            self.pull(number);
-            return;
-        }
-        let new = change.new.take();
-        change.moves = false;
-        change.after.extend(after);
-        if let Some(new) = new {
-            self.makers.remove(&new.line);
-        }
+        });
+        Some(done)
     }
 
     /// The change with a mark, if no persister has taken it.
-    pub(crate) fn listed(&self, mark: &Mark) -> Option<&Change<N>> {
-        self.list.get(&mark.number)
+    pub(crate) fn listed(&self, mark: &Arc<Mark>) -> Option<&Change<N>> {
+        let mut of_hash = self.list.get(&mark.hash).into_iter().flatten();
+        of_hash.find(|change| Arc::ptr_eq(&change.done, mark))
     }
 
-    /// Takes the changes that a persister asks for, in the order in which they were made.
-    pub(crate) fn take(&mut self, wants: impl Fn(&Arc<Mark>) -> bool) -> Vec<Change<N>> {
-        let mut numbers: Vec<u64> = self
-            .list
-            .values()
-            .map(|c| &c.done)
-            .filter(|mark| wants(mark))
-            .map(|mark| mark.number)
-            .collect();
-        numbers.sort_unstable();
-        let list: Vec<_> = numbers
-            .into_iter()
-            .filter_map(|number| self.pull(number))
-            .collect();
-        for change in &list {
-            self.taken.add(change);
+    /// Takes all changes for a persister, in the order in which they were made.
+    pub(crate) fn take_all(&mut self) -> Vec<Change<N>> {
+        let all = std::mem::take(&mut self.list).into_values();
+        self.hand_out(all.flatten().collect())
+    }
+
+    /// Takes the changes with these marks, as far as no persister has them.
+    pub(crate) fn take(&mut self, marks: &[Arc<Mark>]) -> Vec<Change<N>> {
+        let mut list = Vec::new();
+        for mark in marks {
+            let Some(of_hash) = self.list.get_mut(&mark.hash) else {
+                continue;
+            };
+            let at = of_hash.iter().position(|c| Arc::ptr_eq(&c.done, mark));
+            list.extend(at.map(|at| of_hash.remove(at)));
+            if of_hash.is_empty() {
+                self.list.remove(&mark.hash);
+            }
         }
+        self.hand_out(list)
+    }
+
+    fn hand_out(&mut self, mut list: Vec<Change<N>>) -> Vec<Change<N>> {
+        list.sort_unstable_by_key(|change| change.done.number);
+        list.iter().for_each(|change| self.taken.add(change));
         list
     }
 
@@ -280,7 +252,9 @@ impl<N> Changes<N> {
     pub(crate) fn give_back(&mut self, left: Vec<Change<N>>) {
         self.taken = Taken::default();
         for change in left {
-            self.push(change);
+            let of_hash = self.list.entry(change.hash).or_default();
+            let at = of_hash.partition_point(|other| other.done.number < change.done.number);
+            of_hash.insert(at, change);
         }
     }
 }

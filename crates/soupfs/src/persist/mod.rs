@@ -250,9 +250,10 @@ impl<P: Pmem> Round<'_, P> {
                 continue;
             }
             self.seen.insert(address);
-            let wanted = self.wanted;
-            let wants = |mark: &Arc<change::Mark>| wanted.is_none_or(|wanted| wanted.has(mark));
-            let changes = state.changes.take(wants);
+            let changes = match self.wanted {
+                None => state.changes.take_all(),
+                Some(wanted) => state.changes.take(wanted.of(&node)),
+            };
             self.collect_node(&node, &mut state)?;
             // A directory that was in this one may be above it now: one lock at a time.
             drop(state);

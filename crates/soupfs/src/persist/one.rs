@@ -10,26 +10,31 @@ use crate::format::{Line, inode};
 use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::Ino;
 
-/// The changes of names that an inode needs, by the addresses of their marks.
+/// The changes of names that an inode needs.
 #[derive(Default)]
 pub(super) struct Wanted {
-    marks: HashMap<usize, Arc<Mark>>,
-    /// Directories of these changes.
-    dirs: HashMap<Ino, Arc<Node>>,
+    /// The addresses of their marks.
+    seen: HashSet<usize>,
+    /// The directories, each with its changes.
+    dirs: HashMap<Ino, (Arc<Node>, Vec<Arc<Mark>>)>,
 }
 
 impl Wanted {
-    pub(super) fn has(&self, mark: &Arc<Mark>) -> bool {
-        self.marks.contains_key(&Arc::as_ptr(mark).addr())
+    /// The changes of a node.
+    pub(super) fn of(&self, node: &Arc<Node>) -> &[Arc<Mark>] {
+        let own = self.dirs.get(&node.ino);
+        let own = own.filter(|(dir, _)| Arc::ptr_eq(dir, node));
+        own.map_or(&[], |(_, marks)| marks)
     }
 
     fn is_done(&self) -> bool {
-        self.marks.values().all(|mark| mark.is_done())
+        let mut marks = self.dirs.values().flat_map(|(_, marks)| marks);
+        marks.all(|mark| mark.is_done())
     }
 }
 
@@ -40,7 +45,8 @@ impl<P: Pmem> Volume<P> {
         self.intact()?;
         let mut wanted = Wanted::default();
         self.want_path(node, &mut wanted)?;
-        let nodes = std::iter::once(Arc::clone(node)).chain(wanted.dirs.values().cloned());
+        let dirs = wanted.dirs.values().map(|(dir, _)| Arc::clone(dir));
+        let nodes = std::iter::once(Arc::clone(node)).chain(dirs);
         let done = self.run(nodes.collect(), &[], Some(&wanted))?;
         // A change that another thread has made meanwhile may have to come first, or a round that
         // frees memory.
@@ -101,7 +107,7 @@ impl<P: Pmem> Volume<P> {
         marks: &mut Vec<Arc<Mark>>,
         dirs: &mut Vec<Ino>,
     ) {
-        if mark.is_done() || wanted.has(&mark) {
+        if mark.is_done() || !wanted.seen.insert(Arc::as_ptr(&mark).addr()) {
             return;
         }
         let Some(dir) = self.cached(mark.dir) else {
@@ -112,8 +118,9 @@ impl<P: Pmem> Volume<P> {
                 marks.extend(change.after.iter().cloned());
             }
             dirs.push(mark.dir);
-            wanted.dirs.insert(mark.dir, Arc::clone(&dir));
-            wanted.marks.insert(Arc::as_ptr(&mark).addr(), mark);
+            let own = wanted.dirs.entry(mark.dir);
+            let (_, own) = own.or_insert_with(|| (Arc::clone(&dir), Vec::new()));
+            own.push(mark);
         }
     }
 }
