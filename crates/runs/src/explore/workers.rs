@@ -43,12 +43,12 @@ impl Results {
         self.failed.fetch_add(1, Relaxed);
         let mut failures = self.failures.lock();
         let kind = kind_of(&message);
-        if let Some((first, _, count)) = failures.get_mut(&kind) {
+        if let Some((first, text, count)) = failures.get_mut(&kind) {
             *count += 1;
             // The state with the fewest lost effects is nearest to the cause. On an engine that is the
             // one after the fewest calls.
             if loss(&state) < loss(first) {
-                *first = state;
+                (*first, *text) = (state, message);
             }
         } else if failures.len() < most {
             failures.insert(kind, (state, message, 1));
