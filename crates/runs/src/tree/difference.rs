@@ -44,20 +44,27 @@ impl Tree {
 }
 
 impl Tree {
-    /// How far two trees are apart: the paths that only one has, and the attributes, lengths and
-    /// pages that differ.
+    /// How far two trees are apart: the paths that only one has, with their pages, and the
+    /// attributes, lengths and pages that differ.
     pub(crate) fn distance(&self, other: &Self) -> usize {
         let (ours, theirs) = (by_path(self), by_path(other));
-        let alone = theirs.keys().filter(|path| !ours.contains_key(*path));
+        let theirs_alone = theirs.iter().filter(|(path, _)| !ours.contains_key(*path));
+        let alone = theirs_alone.map(|(_, node)| other.get(*node).map_or(1, whole));
         let inodes = ours.iter().map(|(path, mine)| {
             let theirs = theirs.get(path).and_then(|node| other.get(*node));
             match (self.get(*mine), theirs) {
                 (Some(mine), Some(theirs)) => apart(mine, theirs),
-                _ => 1,
+                (Some(mine), None) => whole(mine),
+                (None, _) => 1,
             }
         });
-        alone.count() + inodes.sum::<usize>()
+        alone.chain(inodes).sum()
     }
+}
+
+/// How far an inode is from none: farther than from one with other contents.
+fn whole(inode: &Inode) -> usize {
+    2 + inode.contents.pages.len()
 }
 
 impl Tree {
