@@ -18,6 +18,11 @@ pub(super) const CPU_KEPT: &str = "create+unlink, CPU, kept";
 /// Nanoseconds of single calls.
 pub(super) type Times = Vec<f64>;
 
+/// The name with a number.
+pub(super) fn name(n: u64) -> CString {
+    CString::new(format!("name-{n}")).unwrap_or_default()
+}
+
 /// Times of both tests.
 pub(super) struct Calls {
     surface: Box<dyn Surface>,
@@ -27,20 +32,17 @@ pub(super) struct Calls {
     /// CPU seconds without and with a sync in between, of all names and rounds so far.
     cpu: [f64; 2],
     rounds: u32,
-    clock_ns: f64,
 }
 
 impl Calls {
     pub(super) fn new(surface: Box<dyn Surface>, names: usize) -> Self {
-        let name = |n: usize| CString::new(format!("name-{n}")).unwrap_or_default();
         Self {
             surface,
             fs: None,
-            names: (0..names).map(name).collect(),
+            names: (0..names as u64).map(name).collect(),
             times: Default::default(),
             cpu: [0.0; 2],
             rounds: 0,
-            clock_ns: clock_ns(),
         }
     }
 
@@ -84,13 +86,9 @@ impl Calls {
         which: usize,
         call: impl Fn(&mut dyn Surface, &CStr) -> Result<()>,
     ) -> Result<()> {
-        for name in &self.names {
-            let begun = Instant::now();
-            call(self.surface.as_mut(), name)?;
-            let ns = begun.elapsed().as_nanos() as f64;
-            self.times[which].push((ns - self.clock_ns).max(0.0));
-        }
-        Ok(())
+        let surface = self.surface.as_mut();
+        let times = &mut self.times[which];
+        timed(&self.names, times, |name| call(surface, name))
     }
 
     fn all(&mut self, call: impl Fn(&mut dyn Surface, &CStr) -> Result<()>) -> Result<()> {
@@ -106,13 +104,13 @@ impl Calls {
     }
 
     /// The figures.
-    pub(super) fn rows(self, target: &str, flush_ns: u64) -> impl Iterator<Item = Row> {
+    pub(super) fn rows(self, target: &str, flush_ns: u64) -> Vec<Row> {
         let pairs = f64::from(self.rounds.max(1)) * self.names.len() as f64;
         let cpu = [CPU, CPU_KEPT].into_iter().zip(self.cpu);
         let cpu = cpu.map(|(op, seconds)| Row::mean(target, op, seconds * 1e9 / pairs));
         let calls = CALLS.into_iter().zip(self.times);
         let calls = calls.filter_map(|(op, times)| Row::of(target, op, flush_ns, times));
-        calls.chain(cpu).collect::<Vec<_>>().into_iter()
+        calls.chain(cpu).collect()
     }
 }
 
@@ -120,6 +118,22 @@ impl Calls {
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Adds the times of calls, less the cost of the clock.
+pub(super) fn timed<E>(
+    names: &[CString],
+    times: &mut Times,
+    mut call: impl FnMut(&CStr) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    let clock_ns = clock_ns();
+    for name in names {
+        let begun = Instant::now();
+        call(name)?;
+        let ns = begun.elapsed().as_nanos() as f64;
+        times.push((ns - clock_ns).max(0.0));
+    }
+    Ok(())
 }
 
 /// Nanoseconds between two readings of the clock: the least of many.

@@ -10,7 +10,12 @@ pub(super) const TYPES: [&str; 2] = ["soupfs", "bpfs"];
 #[cfg(test)]
 pub(super) const COUNT: usize = 4 * 2 + 2 + 2 + 1 + 2 + 2;
 
-/// Names in each figure's text.
+/// A call on memory with delays.
+pub(super) fn delayed(op: &str) -> String {
+    format!("{op}, delayed")
+}
+
+/// The figures, and the name of tmpfs.
 struct Found<'r> {
     rows: &'r [Row],
     tmpfs: String,
@@ -53,8 +58,7 @@ impl Found<'_> {
     /// Whether slow flushes leave calls as fast.
     fn flat(&self, op: &str) -> Option<Goal> {
         let [ours, _] = TYPES;
-        let slow = format!("{ours}, slow");
-        let at = |ns| self.row(&slow, op, ns, 1).map(|row| row.ns_median);
+        let at = |ns| self.row(ours, &delayed(op), ns, 1).map(|row| row.ns_median);
         Some(Goal {
             what: format!("{ours} {op}, 800 ns after each flush / 0 ns"),
             figure: at(800)? / at(0)?,

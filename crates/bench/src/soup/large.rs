@@ -1,12 +1,12 @@
 //! A small directory, and a large one.
 
 use super::Row;
-use super::calls::Times;
+use super::calls::{Times, name, timed};
 use crate::error::{Context, Result};
 use crate::{Engine, images};
 use engine::{Scratch, ScratchOptions};
-use std::time::Instant;
-use vfs::{Ctx, FileSystem, Ino};
+use std::ffi::{CStr, CString};
+use vfs::{Ctx, Ino};
 
 /// Memory that is large enough: for the file system, and for each file.
 const MEMORY_BYTES: (u64, u64) = (64 << 20, 512);
@@ -28,45 +28,32 @@ pub(super) fn measure(engine: Engine, sizes: [u64; 2]) -> Result<Vec<Row>> {
     let cx = Ctx::root();
     let mut rows = Vec::new();
     for size in sizes {
-        let name = format!("directory-{size}");
+        let dir = format!("directory-{size}");
         let dir = fs
-            .mkdir(&cx, Ino::ROOT, name.as_bytes(), 0o755)
+            .mkdir(&cx, Ino::ROOT, dir.as_bytes(), 0o755)
             .what(what)?
             .ino;
-        (0..size).try_for_each(|n| make(&*fs, dir, n)).what(what)?;
-        fs.sync().what(what)?;
-        let mut random = fastrand::Rng::with_seed(1);
-        let find = |_| {
-            let name = format!("name-{}", random.u64(..size));
-            let found = fs.lookup(&cx, dir, name.as_bytes())?;
+        let make = |name: &CStr| -> vfs::Result<()> {
+            let made = fs.create(&cx, dir, name.to_bytes(), 0o644)?;
+            fs.forget(made.ino, 1);
+            Ok(())
+        };
+        let find = |name: &CStr| -> vfs::Result<()> {
+            let found = fs.lookup(&cx, dir, name.to_bytes())?;
             fs.forget(found.ino, 1);
             Ok(())
         };
-        let looked = timed(0..CALLS, find).what(what)?;
-        let made = timed(size..size + CALLS, |n| make(&*fs, dir, n)).what(what)?;
+        (0..size).try_for_each(|n| make(&name(n))).what(what)?;
+        fs.sync().what(what)?;
+        let mut random = fastrand::Rng::with_seed(1);
+        let some: Vec<CString> = (0..CALLS).map(|_| name(random.u64(..size))).collect();
+        let new: Vec<CString> = (size..size + CALLS).map(name).collect();
+        let (mut looked, mut made) = (Times::new(), Times::new());
+        timed(&some, &mut looked, find).what(what)?;
+        timed(&new, &mut made, make).what(what)?;
         for (call, times) in [("lookup", looked), ("create", made)] {
             rows.extend(Row::of(&engine.to_string(), &op(call, size), 0, times));
         }
     }
     Ok(rows)
-}
-
-fn make(fs: &dyn FileSystem, dir: Ino, n: u64) -> vfs::Result<()> {
-    let made = fs.create(&Ctx::root(), dir, format!("name-{n}").as_bytes(), 0o644)?;
-    fs.forget(made.ino, 1);
-    Ok(())
-}
-
-/// Times of single calls.
-fn timed(
-    range: std::ops::Range<u64>,
-    mut call: impl FnMut(u64) -> vfs::Result<()>,
-) -> vfs::Result<Times> {
-    let mut times = Times::new();
-    for n in range {
-        let begun = Instant::now();
-        call(n)?;
-        times.push(begun.elapsed().as_nanos() as f64);
-    }
-    Ok(times)
 }
