@@ -20,12 +20,15 @@ pub(crate) struct Node {
     pub refs: AtomicU64,
     /// Changes and rounds of a persister that will still use the node.
     pub pins: AtomicU32,
-    /// The directory in which a caller has found it last; 0 if there is none.
+    /// The number of the directory of the last lookup, or 0.
     via: AtomicU64,
     /// Whether it is in the list of dirty nodes.
     pub is_listed: AtomicBool,
     pub state: RwLock<State>,
 }
+
+// The bound of `pressure` counts on it.
+const _: () = assert!(size_of::<Node>() <= 1024);
 
 impl Node {
     /// A node with one reference.
