@@ -2,7 +2,7 @@
 //! no more.
 //!
 //! Names that wait for others bring these along: a new directory on the path, the names that a
-//! rename comes after. An inode does not know the directories of names that are persistent already. Of
+//! rename comes after. An inode records no directory of names that are persistent already. Of
 //! these the one of the last lookup counts: a further old name stays on the path that it has on the
 //! medium.
 
