@@ -17,7 +17,9 @@
  * - Changes by processes that have ended precede those of this process: xOpen makes the database,
  *   its journals and their directory durable.
  * - A transaction on several databases waits for the disk, since they may be in different mounts.
- * - A frame of a WAL is one write instead of two, since each write is a call of the mount's server.
+ * - A frame of a WAL is one write instead of two, and so are the writes of a rollback journal that
+ *   follow each other: each write is a call of the mount's server. The journal is whole before the
+ *   database changes, so that a process which is killed leaves what it would leave without this.
  * - Outside of a mount of Selvedge, or if it refuses groups, a sync is the default VFS's own. PRAGMA
  *   selvedge_order returns `barrier` or `fsync`. */
 #define _FILE_OFFSET_BITS 64
@@ -56,7 +58,7 @@ struct owner {
 };
 
 /* SQLite's file format, section 4.1: a WAL is a header and frames, which are a header and a page. */
-enum { WAL_HEADER = 32, FRAME_HEADER = 24, MAX_PAGE = 65536 };
+enum { WAL_HEADER = 32, FRAME_HEADER = 24, MAX_PAGE = 65536, ROOM = FRAME_HEADER + MAX_PAGE };
 
 /* An open file. That of the default VFS follows in memory. */
 struct file {
@@ -64,9 +66,12 @@ struct file {
     struct place *place; /* NULL: a sync is the default VFS's own */
     struct owner *owner; /* NULL: not a database, or not in order */
     int is_super;        /* a super-journal */
-    char *frame;         /* NULL: not a WAL in order. Else room for a frame */
-    int is_held;         /* the frame's header waits for its page */
-    sqlite3_int64 end;   /* of the last write to the WAL */
+    int is_wal;
+    char *held;          /* NULL: not a journal in order. Else ROOM bytes for writes that are held */
+    int held_count;      /* bytes that wait for those after them. They end at `end` */
+    sqlite3_int64 end;   /* of the last write to a journal */
+    struct file *journal;  /* of a database: its open rollback journal that holds writes */
+    struct file *database; /* of such a journal */
 };
 
 static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER; /* the four below */
@@ -229,36 +234,51 @@ static int enter_owner(struct owner **found, sqlite3_file *database, const char 
 
 /* --- files ----------------------------------------------------------------------------- */
 
-/* Writes a held header. Each call that may follow one in a WAL does this first. */
+/* Writes what is held. Each call that may follow a write to a journal does this first. */
 static int release(sqlite3_file *file)
 {
     struct file *own = (struct file *)file;
-    if (!own->is_held)
-        return SQLITE_OK;
-    own->is_held = 0;
-    return real(file)->pMethods->xWrite(real(file), own->frame, FRAME_HEADER, own->end - FRAME_HEADER);
+    int count = own->held_count;
+    own->held_count = 0;
+    return count ? real(file)->pMethods->xWrite(real(file), own->held, count, own->end - count) : SQLITE_OK;
 }
 
-/* Writes to a WAL. The header of a new frame is held until the next call, in which SQLite writes the
- * frame's page. Headers that SQLite writes again are before the end, and have no page after them. */
-static int write_to_wal(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
+/* Writes what the rollback journal of a database holds. Each change of the database does this first:
+ * with synchronous=OFF no sync of the journal comes before it. */
+static int release_journal(struct file *database)
+{
+    return database->journal ? release(&database->journal->base) : SQLITE_OK;
+}
+
+/* Whether a write to a journal is held until the next call. In a WAL this is the header of a new frame,
+ * since SQLite then writes the frame's page. Others may read the frame after that. Headers that
+ * SQLite writes again are before the end, and have no page after them. */
+static int is_holdable(const struct file *own, int count, sqlite3_int64 offset)
+{
+    if (own->is_wal)
+        return count == FRAME_HEADER && (offset == own->end || offset == WAL_HEADER);
+    return count <= ROOM;
+}
+
+static int write_to_journal(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
 {
     struct file *own = (struct file *)file;
-    int is_new = offset == own->end || offset == WAL_HEADER;
-    if (own->is_held && offset == own->end && count <= MAX_PAGE) {
-        memcpy(own->frame + FRAME_HEADER, bytes, (size_t)count);
-        own->is_held = 0;
-        own->end = offset + count;
-        return real(file)->pMethods->xWrite(real(file), own->frame, FRAME_HEADER + count, offset - FRAME_HEADER);
+    int result = SQLITE_OK;
+    if (own->held_count && offset == own->end && count <= ROOM - own->held_count) {
+        memcpy(own->held + own->held_count, bytes, (size_t)count);
+        own->held_count += count;
+        own->end += count;
+        return own->is_wal ? release(file) : SQLITE_OK;
     }
-    int result = release(file);
+    result = release(file);
     if (result != SQLITE_OK)
         return result;
+    int is_held = is_holdable(own, count, offset);
     own->end = offset + count;
-    if (count != FRAME_HEADER || !is_new)
+    if (!is_held)
         return real(file)->pMethods->xWrite(real(file), bytes, count, offset);
-    memcpy(own->frame, bytes, FRAME_HEADER);
-    own->is_held = 1;
+    memcpy(own->held, bytes, (size_t)count);
+    own->held_count = count;
     return SQLITE_OK;
 }
 
@@ -266,7 +286,9 @@ static int file_close(sqlite3_file *file)
 {
     struct file *own = (struct file *)file;
     int released = release(file), result = real(file)->pMethods->xClose(real(file));
-    sqlite3_free(own->frame);
+    sqlite3_free(own->held);
+    if (own->database)
+        own->database->journal = NULL;
     pthread_mutex_lock(&tables);
     supers -= own->is_super;
     leave_owner(own->owner);
@@ -283,14 +305,17 @@ static int file_read(sqlite3_file *file, void *bytes, int count, sqlite3_int64 o
 
 static int file_write(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
 {
-    if (((struct file *)file)->frame)
-        return write_to_wal(file, bytes, count, offset);
-    return real(file)->pMethods->xWrite(real(file), bytes, count, offset);
+    if (((struct file *)file)->held)
+        return write_to_journal(file, bytes, count, offset);
+    int released = release_journal((struct file *)file);
+    return released ? released : real(file)->pMethods->xWrite(real(file), bytes, count, offset);
 }
 
 static int file_truncate(sqlite3_file *file, sqlite3_int64 size)
 {
     int released = release(file);
+    if (released == SQLITE_OK)
+        released = release_journal((struct file *)file);
     return released ? released : real(file)->pMethods->xTruncate(real(file), size);
 }
 
@@ -362,9 +387,8 @@ static int file_control(sqlite3_file *file, int code, void *argument)
         if (result != SQLITE_NOTFOUND)
             return result;
     }
-    int result = release(file);
-    if (result == SQLITE_OK)
-        result = real(file)->pMethods->xFileControl(real(file), code, argument);
+    /* A journal keeps what it holds: no code asks for a file's contents, and SQLite ignores some errors. */
+    int result = real(file)->pMethods->xFileControl(real(file), code, argument);
     if (code == SQLITE_FCNTL_VFSNAME && result == SQLITE_OK)
         *(char **)argument = sqlite3_mprintf("selvedge/%z", *(char **)argument);
     return result;
@@ -418,6 +442,32 @@ static int file_unfetch(sqlite3_file *file, sqlite3_int64 offset, void *memory)
 
 static const sqlite3_io_methods methods[] = {METHODS(1), METHODS(2), METHODS(3)};
 
+/* The open database of a rollback journal, if both are files of this VFS itself. */
+static struct file *database_of(const char *journal)
+{
+    struct file *database = (struct file *)sqlite3_database_file_object(journal);
+    for (int i = 0; i < 3; i++)
+        if (database->base.pMethods == &methods[i])
+            return database;
+    return NULL;
+}
+
+/* Lets a journal hold writes. */
+static int prepare_to_hold(struct file *own, const char *name, int flags)
+{
+    own->is_wal = (flags & SQLITE_OPEN_WAL) != 0;
+    if (flags & SQLITE_OPEN_MAIN_JOURNAL)
+        own->database = database_of(name);
+    if (!own->is_wal && !own->database)
+        return SQLITE_OK;
+    own->held = sqlite3_malloc(ROOM);
+    if (!own->held)
+        return SQLITE_NOMEM;
+    if (own->database)
+        own->database->journal = own;
+    return SQLITE_OK;
+}
+
 /* Puts an open file in order: a database by a group and a lock, its journals by the same group. */
 static int put_in_order(struct file *own, const char *name, int flags)
 {
@@ -434,8 +484,8 @@ static int put_in_order(struct file *own, const char *name, int flags)
     if (own->place && is_database)
         result = enter_owner(&own->owner, real(&own->base), name, dir);
     pthread_mutex_unlock(&tables);
-    if (own->place && flags & SQLITE_OPEN_WAL && !(own->frame = sqlite3_malloc(FRAME_HEADER + MAX_PAGE)))
-        return SQLITE_NOMEM;
+    if (result == SQLITE_OK && own->place)
+        result = prepare_to_hold(own, name, flags);
     return result;
 }
 

@@ -99,16 +99,26 @@ fn commits_of_sqlite_do_not_wait_for_flushes() {
     place.fsck();
 }
 
-#[test]
-fn a_frame_of_a_wal_is_one_write() {
+/// Runs a part of the script in a mount.
+fn in_a_mount(part: &str) {
     if let Some(reason) = lacks() {
         return skip::test(reason);
     }
     let place = place();
     place.mount(&["-o", "mode=journal"]);
-    python(&place, &["frames", place.dir_str()]);
+    python(&place, &[part, place.dir_str()]);
     place.umount();
     place.fsck();
+}
+
+#[test]
+fn a_frame_of_a_wal_is_one_write() {
+    in_a_mount("frames");
+}
+
+#[test]
+fn writes_of_a_rollback_journal_are_joined() {
+    in_a_mount("journal");
 }
 
 #[test]

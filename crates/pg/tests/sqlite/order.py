@@ -2,6 +2,7 @@
 
   order.py LIBRARY modes DIR        transactions in each journal mode, whose syncs are barriers
   order.py LIBRARY frames DIR       a frame of a WAL is one write, and transactions that spill are whole
+  order.py LIBRARY journal DIR      writes of a rollback journal are joined, but not past the database's
   order.py LIBRARY two DIR          one process has a database open, and another one is refused
   order.py LIBRARY spanning A B     a transaction on databases in two directories
   order.py LIBRARY elsewhere DIR    syncs outside of a mount are those of the default VFS
@@ -109,6 +110,35 @@ def frames(directory):
     assert counts["selvedge"] * 3 < counts["unix"] * 2, counts
 
 
+def journal(directory):
+    counts, lengths = {}, {}
+    for vfs in ("selvedge", "unix"):
+        path = os.path.join(directory, f"{vfs}.db")
+        database = prepare(path, "delete", vfs)
+        before = writes()
+        for number in range(1, 101):
+            add(database, number)
+        counts[vfs] = writes() - before
+        database.close()
+        # Without syncs, only the order of writes lets a database survive its process.
+        child = os.fork()
+        if not child:
+            database = connect(path, vfs)
+            database.execute("PRAGMA synchronous=OFF")
+            database.execute("PRAGMA cache_size=4")
+            database.execute("BEGIN")
+            database.execute("UPDATE numbers SET body = randomblob(600)")
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        assert os.path.getsize(path + "-journal") > 0
+        assert sound(path, vfs) == 100
+        database = connect(path, vfs)
+        lengths[vfs] = value(database, "SELECT max(length(body)) FROM numbers")
+        database.close()
+    assert counts["selvedge"] * 2 < counts["unix"], counts
+    assert set(lengths.values()) == {300}, lengths
+
+
 def two(directory):
     path = os.path.join(directory, "two.db")
     held = prepare(path, "wal")
@@ -170,4 +200,4 @@ def check(path, mode):
 
 if __name__ == "__main__":
     LIBRARY = os.path.abspath(sys.argv[1])
-    {f.__name__: f for f in (modes, frames, two, spanning, elsewhere, fill, check)}[sys.argv[2]](*sys.argv[3:])
+    {f.__name__: f for f in (modes, frames, journal, two, spanning, elsewhere, fill, check)}[sys.argv[2]](*sys.argv[3:])
