@@ -26,7 +26,7 @@ pub(crate) fn start(cli: &Cli) {
     let level = match cli.verbose {
         // Each of thousands of crash states warns that it was not unmounted.
         // An engine that cannot read one of them is a result of the exploration.
-        0 if matches!(cli.command, Command::Crash(_)) => LevelFilter::OFF,
+        0 if matches!(&cli.command, Command::Crash(args) if args.explores()) => LevelFilter::OFF,
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,

@@ -49,6 +49,16 @@ enum Command {
     Mount(mount::Args),
 }
 
+impl Args {
+    /// Whether the command opens crash states by the thousand.
+    pub(crate) fn explores(&self) -> bool {
+        match self.command {
+            Command::Test(_) | Command::Replay(_) | Command::Explore(_) => true,
+            Command::Record(_) | Command::Import(_) | Command::Show(_) | Command::Mount(_) => false,
+        }
+    }
+}
+
 /// Run scripts of calls, and judge every state that a power cut could leave
 ///
 /// Exits with 1 if a promise was broken. Each failure is one line that begins with an
