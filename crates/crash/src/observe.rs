@@ -311,6 +311,7 @@ impl Judge<StateDevice> for Visitor<'_, '_> {
         &mut self,
         medium: &Arc<StateDevice>,
         _: Policy,
+        _: usize,
     ) -> Verdict<<StateDevice as CrashState>::Event> {
         let spot = Spot {
             schedule: self.observation.schedule,

@@ -22,6 +22,7 @@ impl SoupSystem {
         self,
         pm: Arc<dyn Pmem>,
         clock: Arc<dyn Clock>,
+        boot: Option<u128>,
     ) -> Result<Arc<SoupFs<Arc<dyn Pmem>>>, String> {
         let options = MountOptions {
             read_only: false,
@@ -29,7 +30,7 @@ impl SoupSystem {
             clock,
             bound_s: None,
             sync: self.sync,
-            boot: None,
+            boot,
             mode: self.mode,
         };
         let fs = SoupFs::open(pm, options).map_err(|e| e.to_string())?;
@@ -75,7 +76,7 @@ impl System<dyn Pmem> for SoupSystem {
         pm: Arc<dyn Pmem>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<dyn FileSystem>, String> {
-        Ok(self.opened(pm, clock)?)
+        Ok(self.opened(pm, clock, None)?)
     }
 
     fn has_cache(&self) -> bool {
@@ -88,17 +89,31 @@ impl System<dyn Pmem> for SoupSystem {
         clock: Arc<dyn Clock>,
         wave: usize,
     ) -> Result<Still, String> {
-        let fs = self.opened(pm, clock)?;
-        let (some, drawn) = (Arc::clone(&fs), Arc::clone(&fs));
-        let failed = |e: crate::error::Fault| e.errno().to_string();
-        Ok(Still {
-            fs,
-            write_some: Box::new(move || some.core.persist_some(wave, &mut |_| 0).map_err(failed)),
-            write_drawn: Box::new(move |draw| drawn.core.persist_some(1, draw).map_err(failed)),
-        })
+        Ok(still(self.opened(pm, clock, None)?, wave))
+    }
+
+    fn open_in_boot(
+        &self,
+        pm: Arc<dyn Pmem>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+        boot: u128,
+    ) -> Result<Still, String> {
+        Ok(still(self.opened(pm, clock, Some(boot))?, wave))
     }
 
     fn check(&self, pm: &dyn Pmem) -> Report {
         check(pm)
+    }
+}
+
+/// Rounds of the persister run on request.
+fn still(fs: Arc<SoupFs<Arc<dyn Pmem>>>, wave: usize) -> Still {
+    let (some, drawn) = (Arc::clone(&fs), Arc::clone(&fs));
+    let failed = |e: crate::error::Fault| e.errno().to_string();
+    Still {
+        fs,
+        write_some: Box::new(move || some.core.persist_some(wave, &mut |_| 0).map_err(failed)),
+        write_drawn: Box::new(move |draw| drawn.core.persist_some(1, draw).map_err(failed)),
     }
 }

@@ -55,6 +55,23 @@ pub trait System<M: ?Sized>: Send + Sync {
         self.open(medium, clock).map(Still::without_cache)
     }
 
+    /// Opens as [`open_still`](Self::open_still) does, in the boot of the machine with this number.
+    /// A power cut ends a boot. The end of a server does not, and leaves its stores in the caches of
+    /// the processor. An engine that does not distinguish the two ignores the number.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn open_in_boot(
+        &self,
+        medium: Arc<M>,
+        clock: Arc<dyn Clock>,
+        wave: usize,
+        boot: u128,
+    ) -> Result<Still, String> {
+        let _ = boot;
+        self.open_still(medium, clock, wave)
+    }
+
     /// Runs the format's checker.
     fn check(&self, medium: &M) -> Report;
 }

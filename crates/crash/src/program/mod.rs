@@ -254,7 +254,7 @@ impl<P: Program> ProgramJudge<'_, P> {
 }
 
 impl<P: Program> Judge<StatePmem> for ProgramJudge<'_, P> {
-    fn judge(&mut self, pm: &Arc<StatePmem>, tail: Policy) -> Verdict<Event> {
+    fn judge(&mut self, pm: &Arc<StatePmem>, tail: Policy, _crashes: usize) -> Verdict<Event> {
         let mut verdict = Verdict {
             wrong: None,
             outcome: 0,

@@ -22,6 +22,9 @@ use vfs::{FileSystem, ManualClock, System, Timestamp};
 /// is found.
 const RECOVERY_TIME: Timestamp = Timestamp(4_000_000_000_000_000_000);
 
+/// Number of the first boot after a crash state. Boots of runs have smaller numbers.
+const FIRST_BOOT_AFTER: u128 = 1 << 64;
+
 /// Most blocks in one wave, unless a schedule sets another number.
 pub(super) const WAVE: usize = 1024;
 
@@ -46,13 +49,13 @@ struct Seen<E> {
 }
 
 impl<M: Medium> Judge<M> for FsJudge<'_, M> {
-    fn judge(&mut self, medium: &Arc<M>, tail: Policy) -> Verdict<M::Event> {
+    fn judge(&mut self, medium: &Arc<M>, tail: Policy, crashes: usize) -> Verdict<M::Event> {
         let mut seen = Seen {
             outcome: 0,
             recovery: None,
             essence: None,
         };
-        let result = caught(|| self.evaluate(medium, tail, &mut seen));
+        let result = caught(|| self.evaluate(medium, (tail, crashes), &mut seen));
         if let (Ok(()), Some(essence)) = (&result, seen.essence) {
             self.judged.insert(essence, seen.outcome);
         }
@@ -72,7 +75,7 @@ impl<M: Medium> FsJudge<'_, M> {
     fn evaluate(
         &self,
         medium: &Arc<M>,
-        tail: Policy,
+        (tail, crashes): (Policy, usize),
         seen: &mut Seen<M::Event>,
     ) -> Result<(), String> {
         let recorder = medium.record();
@@ -82,7 +85,9 @@ impl<M: Medium> FsJudge<'_, M> {
             self.checked(&door, "before recovery")?;
         }
         let clock = Arc::new(ManualClock::new(RECOVERY_TIME, 1));
-        let opened = self.system.open_still(door.clone(), clock, WAVE);
+        // The power was cut, again for each crash of a recovery: no boot of a run, nor an earlier one.
+        let boot = FIRST_BOOT_AFTER + crashes as u128;
+        let opened = self.system.open_in_boot(door.clone(), clock, WAVE, boot);
         let (decisions, trace) = (medium.decisions(), M::stop(&recorder));
         seen.essence = medium.essence();
         // A recovery without changes leaves no new state after a crash in it.

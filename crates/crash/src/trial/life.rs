@@ -150,11 +150,12 @@ impl<M: Medium> Run<'_, M> {
         let trace = &self.trace[..last.event];
         trace.iter().for_each(|event| medium.apply(event));
         // A kill loses no store.
-        let (policy, later) = match end {
-            End::Cut(policy) => (policy, None),
+        let boot = self.start.boot;
+        let (policy, later, boot) = match end {
+            End::Cut(policy) => (policy, None, boot + 1),
             End::Kill => {
                 let after = M::after_kill(trace, self.is_only_data_change(last.phase));
-                (Policy::All, Some([trace, &after].concat()))
+                (Policy::All, Some([trace, &after].concat()), boot)
             }
         };
         medium.cut(policy);
@@ -163,7 +164,7 @@ impl<M: Medium> Run<'_, M> {
             Some(events) => (&durable, events),
             None => (&image, Vec::new()),
         };
-        Start::of_end(self.system, self.start.setting, &image, later)
+        Start::of_end(self.system, (self.start.setting, boot), &image, later)
     }
 
     /// Whether a call changes only the contents of files.

@@ -37,6 +37,8 @@ pub(crate) struct Start<M: Medium> {
     clock: Arc<ManualClock>,
     /// Time at which it is opened.
     opened_at: Timestamp,
+    /// Number of the boot of the machine in which it is opened.
+    boot: u128,
     /// Whether a crash came before, so that damage allowed by the promise may be there.
     recovered: bool,
 }

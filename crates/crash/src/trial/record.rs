@@ -24,6 +24,9 @@ use vfs::check::Severity;
 use vfs::{Errno, ManualClock, RenameFlags, Sets, Still, System, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
+/// Number of the boot in which a new file system is set up.
+const SETUP_BOOT: u128 = 1;
+
 impl<M: Medium> Start<M> {
     /// A new file system on which `setup` has run.
     pub(crate) fn new(
@@ -35,7 +38,7 @@ impl<M: Medium> Start<M> {
         let mut made = None;
         let image = M::made(system, &mut |door| {
             system.format(&door)?;
-            let still = system.open_still(door, clock.clone(), WAVE)?;
+            let still = system.open_in_boot(door, clock.clone(), WAVE, SETUP_BOOT)?;
             let model = model_of(system.times(), &*still.fs, clock.clone());
             let model = model.map_err(|e| format!("the new file system: {e}"))?;
             for op in &setup.ops {
@@ -62,22 +65,24 @@ impl<M: Medium> Start<M> {
             clock,
             // Later than the setup: no two mounts have the same time.
             opened_at: Timestamp(1_000_000_000),
+            boot: SETUP_BOOT + 1,
             recovered: false,
         })
     }
 
     /// The state that the end of a life leaves: `image` if it is opened now; after a power cut,
-    /// some state of `durable` after `before`. `None`: the model cannot take the recovered state.
+    /// some state of `durable` after `before`. It is opened in `boot`. `None`: the model cannot take
+    /// the recovered state.
     pub(super) fn of_end(
         system: &M::System,
-        setting: Setting,
+        (setting, boot): (Setting, u128),
         image: &M::Image,
         (durable, before): (&M::Image, Vec<M::Event>),
     ) -> Result<Option<Self>, String> {
         let clock = Arc::new(ManualClock::new(SECOND_LIFE, 0));
         let live = Arc::new(M::of_image(image, setting)?);
         let recorder = live.record();
-        let still = system.open_still(M::door(&recorder), clock.clone(), WAVE)?;
+        let still = system.open_in_boot(M::door(&recorder), clock.clone(), WAVE, boot)?;
         let promise = Promise::of(&still.fs.guarantees());
         let model = match model_of(system.times(), &*still.fs, clock.clone()) {
             Ok(model) => model,
@@ -93,6 +98,7 @@ impl<M: Medium> Start<M> {
             model,
             clock,
             opened_at: SECOND_LIFE,
+            boot,
             recovered: true,
         }))
     }
@@ -184,7 +190,8 @@ impl<'a, M: Medium> Run<'a, M> {
         start.clock.set(start.opened_at);
         let schedule = start.setting.schedule;
         let wave = schedule.map_or(WAVE, Schedule::wave);
-        let still = system.open_still(M::door(&recorder), start.clock.clone(), wave)?;
+        let door = M::door(&recorder);
+        let still = system.open_in_boot(door, start.clock.clone(), wave, start.boot)?;
         let mut run = Self {
             system,
             start,

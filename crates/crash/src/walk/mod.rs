@@ -168,8 +168,9 @@ pub(crate) struct Recovery<E> {
 /// Recovers from a crash state and judges the result. It must be deterministic, and must
 /// reach the state only through `medium`.
 pub(crate) trait Judge<S: CrashState> {
-    /// Judges. `tail` decides cells that are first read after the recovered system was examined.
-    fn judge(&mut self, medium: &Arc<S>, tail: Policy) -> Verdict<S::Event>;
+    /// Judges, after `crashes` crashes of recoveries. `tail` decides cells that are first read after
+    /// the recovered system was examined.
+    fn judge(&mut self, medium: &Arc<S>, tail: Policy, crashes: usize) -> Verdict<S::Event>;
     /// Hash of the demands at this point.
     fn demands(&self) -> u64;
 }
@@ -284,7 +285,9 @@ impl<S: CrashState> Walk<'_, S> {
                 return (Verdict::known(), Vec::new(), false);
             }
         }
-        let verdict = self.judge.judge(self.medium, tail.policy());
+        let verdict = self
+            .judge
+            .judge(self.medium, tail.policy(), self.crashes.len());
         self.tally.states += 1;
         self.tally.distinct.insert(self.medium.hash());
         let decisions = self.medium.decisions();
@@ -365,7 +368,9 @@ impl<S: CrashState> Walk<'_, S> {
             self.tally.audited += 1;
             self.medium.start(&[], Policy::None);
             self.medium.decide_all(Policy::Random(seed));
-            let full = self.judge.judge(self.medium, Policy::None);
+            let full = self
+                .judge
+                .judge(self.medium, Policy::None, self.crashes.len());
             self.medium.rollback();
             if full.wrong.is_none() && outcomes.contains(&full.outcome) {
                 continue;
@@ -403,7 +408,7 @@ pub(crate) fn revisit<S: CrashState<Event: Clone>>(
         let tail = if last { place.tail } else { Tail::None };
         medium.start(&crash.choices, Policy::None);
         let _ = medium.decide_at_start();
-        let verdict = judge.judge(medium, tail.policy());
+        let verdict = judge.judge(medium, tail.policy(), i);
         medium.rollback();
         if last {
             return Ok(verdict);

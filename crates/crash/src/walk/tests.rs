@@ -15,7 +15,7 @@ struct Protocol<F> {
 }
 
 impl<F: FnMut(&StatePmem) -> Result<u64, String>> Judge<StatePmem> for Protocol<F> {
-    fn judge(&mut self, pm: &Arc<StatePmem>, _tail: Policy) -> Verdict<Event> {
+    fn judge(&mut self, pm: &Arc<StatePmem>, _tail: Policy, _crashes: usize) -> Verdict<Event> {
         pm.start_record();
         let result = (self.recover)(pm);
         let (decisions, trace) = (pm.decisions(), pm.recorded());
