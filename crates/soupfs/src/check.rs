@@ -8,10 +8,11 @@
 use crate::alloc::reserved_pages;
 use crate::error::{Error, Fault, Res};
 use crate::format::{
-    FANOUT, Hash, LINES, Line, Link, MAX_DEPTH, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS, at,
-    bitmap_word, dentry, inode, mode_word,
+    FANOUT, Hash, LINES, Line, Link, MAX_DEPTH, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS,
+    UNMOUNTED, at, bitmap_word, dentry, inode, mode_word,
 };
-use crate::mount::{probe, seed};
+use crate::mount::{SuperInfo, probe, seed};
+use crate::seeded::{Bug, hit};
 use crate::space::{Dentry, Space};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
@@ -33,10 +34,17 @@ const PASSES: usize = 1000;
 /// # Errors
 /// The medium fails.
 pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<(Report, bool), Error> {
+    let mut is_durable =
+        hit(Bug::RepairNotAdopted) || probe(pm).is_ok_and(|info| info.is_unmounted);
     for pass in 0..PASSES {
         let walk = walk(pm);
+        if walk.report.worst() <= Some(Severity::Leak) && !is_durable {
+            // What a killed server has stored, and not flushed: the repair builds on it.
+            adopt(pm)?;
+            is_durable = true;
+        }
         if walk.report.is_clean() {
-            pm.store_word(at::CLEAN, 1);
+            pm.store_word(at::CLEAN, UNMOUNTED);
             pm.flush(at::CLEAN, 8);
             pm.fence(Rule::DurableBeforeReturn)?;
         }
@@ -46,6 +54,27 @@ pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<(Report, bool), Error> {
         walk.fixes.apply(pm)?;
     }
     Ok((check(pm), true))
+}
+
+/// Makes durable what a sound image shows.
+fn adopt<P: Pmem + ?Sized>(pm: &P) -> Result<(), Error> {
+    let info = probe(pm)?;
+    space_of(pm, &info).adopt().map_err(|e| match e {
+        Fault::Medium(e) => Error::Medium(e),
+        Fault::Corrupt(what) => Error::Corrupt(what),
+        Fault::Errno(_) | Fault::Full => Error::Corrupt("it changed during the repair".into()),
+    })
+}
+
+/// The image without its latest view, which needs an epoch.
+fn space_of<'p, P: Pmem + ?Sized>(pm: &'p P, info: &SuperInfo) -> Space<&'p P> {
+    Space {
+        pm,
+        pages: info.pages,
+        epoch: 0,
+        seed: seed(&info.uuid),
+        is_after_crash: true,
+    }
 }
 
 /// The stores that remove the leaks of an image.
@@ -95,14 +124,7 @@ fn walk<P: Pmem + ?Sized>(pm: &P) -> Walked {
             return Walked { report, fixes };
         }
     };
-    let space = Space {
-        pm,
-        pages: info.pages,
-        // No epoch: the latest view is not looked at.
-        epoch: 0,
-        seed: seed(&info.uuid),
-        is_after_crash: true,
-    };
+    let space = space_of(pm, &info);
     let mut check = Check {
         used: vec![0; info.pages as usize],
         inodes: HashMap::new(),

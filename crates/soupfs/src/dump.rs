@@ -56,7 +56,7 @@ pub(crate) fn dump<P: Pmem + ?Sized>(
             writeln!(
                 out,
                 "unmounted: {}",
-                if info.is_clean { "yes" } else { "no" }
+                if info.is_unmounted { "yes" } else { "no" }
             )?;
             return Ok(());
         }

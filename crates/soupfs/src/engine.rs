@@ -312,9 +312,10 @@ fn described(
 ) -> Info {
     let (bytes, pages) = (size::display(header.pages * PAGE), header.pages);
     let (free, blocks) = (size::display(space.blocks_free * PAGE), space.blocks_free);
-    let state = match header.is_clean {
-        true => "unmounted",
-        false => "in use, or left by a crash: usable; fsck -p gives lost memory back",
+    let state = match (header.is_clean, header.is_unmounted) {
+        (true, _) => "unmounted",
+        (false, true) => "unmounted after a crash: usable; fsck -p gives lost memory back",
+        (false, false) => "in use, or left by a crash: usable; fsck -p gives lost memory back",
     };
     let lines = vec![
         ("path", path.display().to_string()),

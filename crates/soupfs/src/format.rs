@@ -22,6 +22,12 @@ pub const MIN_PAGES: u64 = (1 << 20) / PAGE;
 /// The greatest number of pages: a link holds 36 bits of a line number.
 pub const MAX_PAGES: u64 = (1 << 36) / LINES;
 
+/// Mark of an image that was unmounted: nothing is left of a crash.
+pub const UNMOUNTED: u64 = 1;
+/// Mark of an image that was unmounted, but may have leaks, or blocks past the end of a file: nobody
+/// has removed what an earlier crash left.
+pub const WITH_REMAINS: u64 = 2;
+
 /// Offsets in the superblock.
 pub mod at {
     /// Format version.
@@ -38,7 +44,7 @@ pub mod at {
     pub const ROOT: u64 = 64;
     /// Number of the present epoch: of mounts that wrote.
     pub const EPOCH: u64 = 128;
-    /// 1 if the file system was unmounted, and all memory that is not in use is free.
+    /// [`UNMOUNTED`](super::UNMOUNTED), [`WITH_REMAINS`](super::WITH_REMAINS), or 0.
     pub const CLEAN: u64 = 136;
     /// The boot of the machine at the last mount that wrote, 16 bytes; 0 if it is not known.
     pub const BOOT: u64 = 144;

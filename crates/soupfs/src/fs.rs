@@ -87,11 +87,10 @@ impl<P: Pmem + 'static> SoupFs<P> {
             return Ok(());
         }
         self.core.persist_all().map_err(Fault::errno)?;
-        match self.core.has_nameless() {
-            // Their memory is lost until fsck.
-            true => Ok(()),
-            false => self.core.space.mark_clean().map_err(Fault::errno),
-        }
+        // The memory of files without a name is lost until fsck.
+        let leaks = self.core.has_nameless();
+        let marked = self.core.space.mark_unmounted(leaks);
+        marked.map_err(Fault::errno)
     }
 
     fn persist_one(&self, node: &Arc<Node>) -> Result<()> {

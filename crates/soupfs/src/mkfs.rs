@@ -3,9 +3,10 @@
 use crate::alloc::reserved_pages;
 use crate::error::Error;
 use crate::format::{
-    Line, MAGIC, MAX_PAGES, MIN_PAGES, PAGE, Page, VERSION, at, bitmap_pages, bitmap_word,
-    mode_word, pair,
+    Line, MAGIC, MAX_PAGES, MIN_PAGES, PAGE, Page, UNMOUNTED, VERSION, at, bitmap_pages,
+    bitmap_word, mode_word, pair,
 };
+use crate::seeded::{Bug, hit};
 use medium::{Pmem, Rule};
 use vfs::{FileType, Ino, Timestamp};
 
@@ -34,10 +35,14 @@ pub fn mkfs<P: Pmem + ?Sized>(pm: &P, options: &MkfsOptions) -> Result<(), Error
             have: pm.len(),
         });
     }
-    // Without a signature until all else is durable.
+    // Without a signature until all else is durable. An older file system loses it first, so that no
+    // part of this one is taken for a part of that one.
+    pm.store_word(0, 0);
+    pm.flush(0, 8);
+    if !hit(Bug::NoEraseFence) {
+        pm.fence(Rule::NullifyBeforeReuse)?;
+    }
     pm.store(0, &[0; PAGE as usize]);
-    pm.flush(0, PAGE);
-    pm.fence(Rule::InitialiseBeforePoint)?;
     for page in 0..bitmap_pages(pages) {
         pm.store_nt((1 + page) * PAGE, &[0; PAGE as usize]);
     }
@@ -69,11 +74,15 @@ pub fn mkfs<P: Pmem + ?Sized>(pm: &P, options: &MkfsOptions) -> Result<(), Error
         pm.store_word(Line(Ino::ROOT.0).word(n as u64), word);
     }
     pm.store_word(at::EPOCH, 1);
-    pm.store_word(at::CLEAN, 1);
+    pm.store_word(at::CLEAN, UNMOUNTED);
     pm.flush(0, PAGE);
-    pm.fence(Rule::InitialiseBeforePoint)?;
+    if !hit(Bug::NoMakeFence) {
+        pm.fence(Rule::InitialiseBeforePoint)?;
+    }
     pm.store(0, &MAGIC);
     pm.flush(0, 8);
-    pm.fence(Rule::DurableBeforeReturn)?;
+    if !hit(Bug::NoMadeFence) {
+        pm.fence(Rule::DurableBeforeReturn)?;
+    }
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! Opens an image. There is no recovery: the consistent view is usable as it is.
 
 use crate::error::{Error, Fault};
-use crate::format::{MAGIC, MAX_PAGES, MIN_PAGES, PAGE, VERSION, at};
+use crate::format::{MAGIC, MAX_PAGES, MIN_PAGES, PAGE, UNMOUNTED, VERSION, WITH_REMAINS, at};
 use crate::fs::SoupFs;
 use crate::mode::Mode;
+use crate::seeded::{Bug, hit};
 use crate::space::Space;
 use crate::volume::{Settings, Volume};
 use medium::{Pmem, Rule};
@@ -57,7 +58,9 @@ pub struct SuperInfo {
     pub pages: u64,
     /// Mounts that wrote, and the mkfs.
     pub epoch: u64,
-    /// Whether it was unmounted.
+    /// Whether it was unmounted: all that it shows is durable.
+    pub is_unmounted: bool,
+    /// Whether it was, and nothing is left of an earlier crash.
     pub is_clean: bool,
 }
 
@@ -93,6 +96,7 @@ pub fn probe<P: Pmem + ?Sized>(pm: &P) -> Result<SuperInfo, Error> {
             have: pm.len(),
         });
     }
+    let mark = pm.load(at::CLEAN)?;
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&head[at::UUID as usize..][..16]);
     Ok(SuperInfo {
@@ -100,7 +104,8 @@ pub fn probe<P: Pmem + ?Sized>(pm: &P) -> Result<SuperInfo, Error> {
         uuid,
         pages,
         epoch: pm.load(at::EPOCH)?,
-        is_clean: pm.load(at::CLEAN)? == 1,
+        is_unmounted: matches!(mark, UNMOUNTED | WITH_REMAINS),
+        is_clean: mark == UNMOUNTED,
     })
 }
 
@@ -120,9 +125,11 @@ impl<P: Pmem + 'static> SoupFs<P> {
         let info = probe(&pm)?;
         let mut boot = [0; 16];
         pm.read(at::BOOT, &mut boot)?;
+        // A boot that is not known may be the same.
+        let is_unknown = boot == [0; 16] && !hit(Bug::UnknownBoot);
         let is_same_boot = options
             .boot
-            .is_none_or(|boot_now| boot == boot_now.to_le_bytes());
+            .is_none_or(|now| is_unknown || boot == now.to_le_bytes());
         let epoch = info.epoch.wrapping_add(1).max(1);
         if !options.read_only {
             // Latest links of this epoch are stored from now on. If the number were lost, the next
@@ -131,7 +138,9 @@ impl<P: Pmem + 'static> SoupFs<P> {
             pm.store_word(at::CLEAN, 0);
             pm.store(at::BOOT, &options.boot.unwrap_or(0).to_le_bytes());
             pm.flush(at::EPOCH, 32);
-            pm.fence(Rule::DurableBeforeUse)?;
+            if !hit(Bug::NoEpochFence) {
+                pm.fence(Rule::DurableBeforeUse)?;
+            }
         }
         let space = Space {
             pm,
@@ -154,8 +163,8 @@ impl<P: Pmem + 'static> SoupFs<P> {
             Fault::Errno(_) | Fault::Full => Error::Corrupt("the root inode is damaged".into()),
         };
         core.node(vfs::Ino::ROOT).map_err(failed)?;
-        if !info.is_clean && is_same_boot && !core.read_only {
-            core.adopt().map_err(failed)?;
+        if !info.is_unmounted && is_same_boot && !core.read_only {
+            core.space.adopt().map_err(failed)?;
         }
         Ok(Self::new(core, options.bound_s))
     }

@@ -44,4 +44,22 @@ medium::seeded_bugs! {
     FsyncWithoutPath,
     /// Stores that a killed server has not flushed are not flushed later.
     NotAdopted,
+    /// A mount takes a boot that is not known for another one.
+    UnknownBoot,
+    /// No fence after the number of a mount's epoch.
+    NoEpochFence,
+    /// No fence between the removal of an older signature and the parts of a new file system.
+    NoEraseFence,
+    /// No fence between the parts of a new file system and its signature.
+    NoMakeFence,
+    /// No fence after the signature of a new file system.
+    NoMadeFence,
+    /// No fence between the last bits that an unmount clears and its mark.
+    CleanBeforeFree,
+    /// No fence after the mark of an unmount.
+    NoCleanFence,
+    /// An unmount forgets that an earlier crash may have left something.
+    RemainsForgotten,
+    /// A repair builds on stores that a killed server has not flushed.
+    RepairNotAdopted,
 }

@@ -3,7 +3,7 @@
 use crate::error::{Res, corrupt};
 use crate::format::{
     FANOUT, Hash, INLINE_NAME, Inode, LINES, Line, Link, MAX_HEIGHT, NAME_START, PAGE, Page, Root,
-    TABLE_BITS, TEXT, at, dentry,
+    TABLE_BITS, TEXT, UNMOUNTED, WITH_REMAINS, at, dentry,
 };
 use crate::seeded::{Bug, hit};
 use medium::{Pmem, Rule};
@@ -18,7 +18,7 @@ pub(crate) struct Space<P> {
     pub epoch: u64,
     /// Seed of the hashes of names.
     pub seed: u64,
-    /// Whether the last mount did not end with an unmount.
+    /// Whether an earlier mount did not end with an unmount, and no repair has followed.
     pub is_after_crash: bool,
 }
 
@@ -211,10 +211,23 @@ impl<P: Pmem> Space<P> {
         self.page(page).map(Some)
     }
 
-    /// Marks the image as unmounted: all memory that is not in use is free.
-    pub(crate) fn mark_clean(&self) -> Res<()> {
-        self.put(at::CLEAN, 1);
-        Ok(self.pm.fence(Rule::DurableBeforeReturn)?)
+    /// Marks the image as unmounted. `leaks`: this mount leaves memory that is not in use.
+    pub(crate) fn mark_unmounted(&self, leaks: bool) -> Res<()> {
+        // The last round has cleared bits of the bitmap, and no fence has followed.
+        if !hit(Bug::CleanBeforeFree) {
+            self.pm.fence(Rule::DurableBeforeUse)?;
+        }
+        let remains = self.is_after_crash && !hit(Bug::RemainsForgotten);
+        let mark = if leaks || remains {
+            WITH_REMAINS
+        } else {
+            UNMOUNTED
+        };
+        self.put(at::CLEAN, mark);
+        match hit(Bug::NoCleanFence) {
+            true => Ok(()),
+            false => Ok(self.pm.fence(Rule::DurableBeforeReturn)?),
+        }
     }
 
     pub(crate) fn flush_line(&self, line: Line) {

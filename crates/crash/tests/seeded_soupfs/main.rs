@@ -3,9 +3,12 @@
 
 #[path = "../seeded_blocks/budget.rs"]
 mod budget;
+#[path = "../soupfs/image.rs"]
+mod image;
 
 use budget::{BUDGET, used};
-use crash::{FailureReport, Options, PersistModel, Schedule, explore, replay};
+use crash::program::{explore_all, replay_id};
+use crash::{FailureId, FailureReport, Options, PersistModel, Schedule, explore, replay};
 use rustix::time::ClockId;
 use soupfs::SoupSystem;
 use soupfs::seeded::{Bug, arm, fired};
@@ -60,12 +63,26 @@ const HARMLESS: [(Bug, PersistModel); 0] = [];
 
 fn find(bug: Bug, model: PersistModel) -> Option<FailureReport> {
     arm(Some(bug));
-    let failure = explorations(model).iter().find_map(|options| {
-        let outcome = explore(&SoupSystem::default(), options, &|_| {});
-        outcome.expect("SoupFS can be set up").failures.pop()
+    let of_image = Options {
+        recovery_depth: 0,
+        ..options(model)
+    };
+    let of_image = explore_all(&image::programs(), &of_image, &|_| {});
+    let of_image = of_image.expect("the programs run").failures.pop();
+    let failure = of_image.or_else(|| {
+        explorations(model).iter().find_map(|options| {
+            let outcome = explore(&SoupSystem::default(), options, &|_| {});
+            outcome.expect("SoupFS can be set up").failures.pop()
+        })
     });
     assert!(fired() > 0, "{bug:?} never took effect");
     failure
+}
+
+/// Visits the state of a failure again.
+fn visit_again(id: &FailureId) -> Result<Option<FailureReport>, String> {
+    let of_image = replay_id(&image::programs(), id);
+    of_image.unwrap_or_else(|| replay(&SoupSystem::default(), id))
 }
 
 #[test]
@@ -89,10 +106,10 @@ fn every_seeded_bug_is_found() {
             .id
             .parse()
             .expect("ids are read as they are written");
-        let again = replay(&SoupSystem::default(), &id).expect("the id is of this system");
+        let again = visit_again(&id).expect("the id is of this system");
         assert!(again.is_some(), "{bug:?}: {id} does not replay");
         arm(None);
-        let without = replay(&SoupSystem::default(), &id);
+        let without = visit_again(&id);
         assert!(
             !matches!(without, Ok(Some(_))),
             "{bug:?}: {id} without the bug"

@@ -3,11 +3,13 @@
 
 #[path = "../scripts/bounds.rs"]
 mod bounds;
+mod image;
 #[allow(dead_code)] // its groups are for file systems that order changes on request
 #[path = "../scripts/mod.rs"]
 mod scripts;
 
 use bounds::bound;
+use crash::program::explore_all;
 use crash::{Options, Outcome, PersistModel, Schedule, explore};
 use soupfs::{Mode, SoupSystem};
 
@@ -131,6 +133,26 @@ fn three_crashes_in_a_row() {
         recovery_depth: 2,
         ..options
     });
+}
+
+/// mkfs, the unmount, and the repair after a kill.
+#[test]
+fn changes_of_the_image_as_a_whole() {
+    for model in PersistModel::ALL {
+        let options = Options {
+            samples: bound(16, 256),
+            // A mount removes the mark that is looked for.
+            recovery_depth: 0,
+            ..options(model)
+        };
+        let outcome = explore_all(&image::programs(), &options, &|_| {}).expect("they run");
+        println!(
+            "{} states, {} points",
+            outcome.states_explored, outcome.points
+        );
+        assert_eq!(outcome.failures, [], "{model}");
+        assert!(outcome.states_explored > outcome.points);
+    }
 }
 
 /// With the mount option `sync`, no call that has returned is lost.

@@ -2,28 +2,28 @@
 //!
 //! A kill loses no store, but a later power failure may lose those that the server had not flushed. The
 //! next mount sees them, and builds on them. So it first makes all durable that the consistent view
-//! reaches. After a power failure there is nothing to do: what a mount sees is durable.
+//! reaches, and the bitmap. After a power failure there is nothing to do: what a mount sees is durable.
 
 use super::dirs::Chain;
 use super::files::pages_of;
 use crate::error::{Res, corrupt};
 use crate::format::{
-    FANOUT, HASH_BITS, Hash, Line, Link, MAX_DEPTH, Page, Root, TABLE_BITS, inode,
+    FANOUT, HASH_BITS, Hash, Line, Link, MAX_DEPTH, Page, Root, TABLE_BITS, bitmap_pages, inode,
 };
 use crate::seeded::{Bug, hit};
-use crate::volume::Volume;
+use crate::space::Space;
 use hashbrown::HashSet;
 use medium::{Pmem, Rule};
 use vfs::{FileType, Ino};
 
-impl<P: Pmem> Volume<P> {
+impl<P: Pmem> Space<P> {
     /// Makes the whole consistent view durable, before the file system is used.
     pub(crate) fn adopt(&self) -> Res<()> {
         if hit(Bug::NotAdopted) {
             return Ok(());
         }
         let mut walk = Walk {
-            volume: self,
+            space: self,
             seen: HashSet::new(),
             left: vec![Ino::ROOT],
         };
@@ -32,19 +32,20 @@ impl<P: Pmem> Volume<P> {
                 walk.inode(ino)?;
             }
         }
-        Ok(self.space.pm.fence(Rule::DurableBeforeUse)?)
+        (0..bitmap_pages(self.pages)).for_each(|n| self.flush_page(Page(1 + n)));
+        Ok(self.pm.fence(Rule::DurableBeforeUse)?)
     }
 }
 
-struct Walk<'v, P> {
-    volume: &'v Volume<P>,
+struct Walk<'s, P> {
+    space: &'s Space<P>,
     seen: HashSet<u64>,
     left: Vec<Ino>,
 }
 
 impl<P: Pmem> Walk<'_, P> {
     fn inode(&mut self, ino: Ino) -> Res<()> {
-        let space = &self.volume.space;
+        let space = self.space;
         let line = Line(ino.0);
         let inode = space.inode(line)?;
         space.flush_line(line);
@@ -69,7 +70,7 @@ impl<P: Pmem> Walk<'_, P> {
     }
 
     fn slot(&mut self, at: u64, least: Hash, depth: u32) -> Res<()> {
-        let space = &self.volume.space;
+        let space = self.space;
         let Some(table) = Link(space.load(at)?)
             .as_table()
             .filter(|_| depth < MAX_DEPTH)
@@ -86,7 +87,7 @@ impl<P: Pmem> Walk<'_, P> {
     }
 
     fn chain(&mut self, at: u64, least: Hash, depth: u32) -> Res<()> {
-        let space = &self.volume.space;
+        let space = self.space;
         for (line, ..) in Chain::from(space, at, least, depth)?.entries {
             space.flush_line(line);
             let entry = space.dentry(line)?;
