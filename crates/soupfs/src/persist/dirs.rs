@@ -114,26 +114,24 @@ impl Chain {
         })
     }
 
-    fn apply(&mut self, change: &Change) -> Res<()> {
-        if let Some(old) = &change.old {
-            let at = self.entries.iter().position(|(line, ..)| *line == old.line);
-            let at = at.ok_or_else(|| {
-                corrupt(format_args!(
-                    "the dentry in line {} is in no chain",
-                    old.line.0
-                ))
-            })?;
-            self.entries.remove(at);
+    /// Removes and adds dentries. A new one comes after all with its hash or a smaller one.
+    fn apply(&mut self, changes: &[&Change]) -> Res<()> {
+        let old = changes.iter().filter_map(|change| change.old.as_ref());
+        let mut removed: HashSet<Line> = old.map(|old| old.line).collect();
+        let new = changes.iter().filter_map(|change| {
+            let new = change.new.as_ref()?;
+            Some((new.line, change.hash, true))
+        });
+        self.entries.extend(new);
+        self.entries.retain(|(line, ..)| !removed.remove(line));
+        self.entries.sort_by_key(|(_, hash, _)| *hash);
+        match removed.iter().next() {
+            None => Ok(()),
+            Some(line) => Err(corrupt(format_args!(
+                "the dentry in line {} is in no chain",
+                line.0
+            ))),
         }
-        if let Some(new) = &change.new {
-            let after = self
-                .entries
-                .iter()
-                .rposition(|(_, hash, _)| *hash <= change.hash);
-            let at = after.map_or(0, |at| at + 1);
-            self.entries.insert(at, (new.line, change.hash, true));
-        }
-        Ok(())
     }
 
     /// Stores the links of new dentries. Returns the stores that publish them.
@@ -210,7 +208,7 @@ impl<P: Pmem> Round<'_, P> {
                 continue;
             }
             let first = Line(self.dirs[n].node.ino.0).word(inode::ROOT);
-            let mut chains: HashMap<u64, Chain> = HashMap::new();
+            let mut of_chain: HashMap<u64, Vec<&Change>> = HashMap::new();
             for change in &ready {
                 if let Some(new) = &change.new {
                     self.prepare(&self.dirs[n].node, new)?;
@@ -219,16 +217,12 @@ impl<P: Pmem> Round<'_, P> {
                     self.core.alloc.clear_line(&self.core.space, old.line)?;
                 }
                 let (slot, depth) = slot_of(&self.core.space, first, change.hash)?;
-                if !chains.contains_key(&slot) {
-                    let chain = Chain::read(&self.core.space, first, change.hash)?;
-                    chains.insert(slot, chain);
-                }
-                if let Some(chain) = chains.get_mut(&slot) {
-                    chain.apply(change)?;
-                }
+                of_chain.entry(slot).or_default().push(change);
                 self.dirs[n].touched.insert(slot, (change.hash, depth));
             }
-            for chain in chains.values() {
+            for changes in of_chain.into_values() {
+                let mut chain = Chain::read(&self.core.space, first, changes[0].hash)?;
+                chain.apply(&changes)?;
                 stores.extend(chain.link(&self.core.space)?);
             }
             for change in &ready {
