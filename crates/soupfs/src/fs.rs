@@ -66,10 +66,12 @@ impl<P: Pmem> Drop for Persister<P> {
 }
 
 impl<P: Pmem + 'static> SoupFs<P> {
-    /// `bound_s`: seconds between two rounds of the persister; `None` starts none.
+    /// `bound_s`: seconds after which a change is persistent; `None` starts no persister.
     pub(crate) fn new(core: Volume<P>, bound_s: Option<u32>) -> Self {
         let core = Arc::new(core);
-        let start = |seconds: u32| Persister::start(&core, Duration::from_secs(seconds.into()));
+        // A change that misses a round waits for the next one and then for its end. So rounds begin
+        // twice in the time of the bound.
+        let start = |seconds: u32| Persister::start(&core, Duration::from_secs(seconds.into()) / 2);
         Self {
             persister: Mutex::new(bound_s.filter(|_| !core.read_only).and_then(start)),
             bound_s: bound_s.unwrap_or(1),
