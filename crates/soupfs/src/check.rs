@@ -39,7 +39,7 @@ pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<(Report, bool), Error> {
     for pass in 0..PASSES {
         let walk = walk(pm);
         if walk.report.worst() <= Some(Severity::Leak) && !is_durable {
-            // What a killed server has stored, and not flushed: the repair builds on it.
+            // The repair builds on stores of a killed server, which may not be flushed.
             adopt(pm)?;
             is_durable = true;
         }
