@@ -20,8 +20,8 @@ pub struct MountOptions {
     pub atime: Atime,
     /// The clock of time stamps.
     pub clock: Arc<dyn Clock>,
-    /// Seconds between two rounds of the persister: what a crash may lose. `None`: only a sync
-    /// makes changes persistent.
+    /// Seconds after which a change is persistent: what a crash may lose. `None`: only a sync makes
+    /// changes persistent.
     pub bound_s: Option<u32>,
     /// Each call that changes something is persistent when it returns.
     pub sync: bool,

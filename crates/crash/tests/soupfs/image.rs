@@ -234,7 +234,8 @@ impl Program for Unmount {
     }
 }
 
-/// The server of an image without a known boot is killed. Then the image is repaired, or mounted and changed.
+/// The server of an image without a known boot is killed. Then the image is repaired, or mounted and
+/// changed.
 struct AfterKill {
     /// The number of the fence before which it is killed, counted from the end of its mount.
     fence: u32,
