@@ -263,17 +263,15 @@ static int is_holdable(const struct file *own, int count, sqlite3_int64 offset)
 static int write_to_journal(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
 {
     struct file *own = (struct file *)file;
-    int result = SQLITE_OK;
     if (own->held_count && offset == own->end && count <= ROOM - own->held_count) {
         memcpy(own->held + own->held_count, bytes, (size_t)count);
         own->held_count += count;
         own->end += count;
         return own->is_wal ? release(file) : SQLITE_OK;
     }
-    result = release(file);
+    int result = release(file), is_held = is_holdable(own, count, offset);
     if (result != SQLITE_OK)
         return result;
-    int is_held = is_holdable(own, count, offset);
     own->end = offset + count;
     if (!is_held)
         return real(file)->pMethods->xWrite(real(file), bytes, count, offset);
