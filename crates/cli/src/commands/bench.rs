@@ -105,8 +105,8 @@ struct Soup {
     /// Rounds of both tests; more of them are steadier
     #[arg(long, value_name = "N", default_value_t = soup::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Names in the large directory
-    #[arg(long, value_name = "N", default_value_t = soup::Options::default().directories[1], value_parser = clap::value_parser!(u64).range(1..=2_000_000))]
+    /// Names in the large directory; the small one has 1,000
+    #[arg(long, value_name = "N", default_value_t = soup::Options::default().directories[1], value_parser = clap::value_parser!(u64).range(1_001..=2_000_000))]
     names: u64,
     /// Files in the image that is mounted after a crash
     #[arg(long, value_name = "N", default_value_t = soup::Options::default().files, value_parser = clap::value_parser!(u64).range(1..=3_000_000))]
