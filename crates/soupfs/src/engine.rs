@@ -3,6 +3,7 @@
 use crate::format::{MAGIC, MIN_PAGES, PAGE};
 use crate::fs::guarantees;
 use crate::{MkfsOptions, Mode, MountOptions, SoupFs, SoupSystem, SuperInfo};
+use clap::builder::TypedValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::memory::{MapArgs, Region, at_start, open_read_only};
 use engine::values::listed;
@@ -14,6 +15,7 @@ use engine::{
 use medium::{EffectiveDurability, MapOptions, MappedPmem, Pmem};
 use serde_json::{Map, Value, json};
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use vfs::{Durability, FileSystem, Guarantees};
@@ -27,6 +29,9 @@ const NAME: &str = "soupfs";
 /// Seconds within which changes are persistent, unless a mount chooses others.
 const BOUND_S: u32 = 1;
 
+/// Most threads that share a round.
+const MAX_PERSISTERS: u64 = 64;
+
 /// Options of `mount`.
 #[derive(Args)]
 struct MountArgs {
@@ -36,6 +41,10 @@ struct MountArgs {
     /// Seconds after which a change survives a crash: the period of the persister
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
     bound: Option<u32>,
+    /// Threads that share a round of the persister if it has many changes; by default one for each
+    /// NUMA node
+    #[arg(long, value_name = "N", value_parser = persisters())]
+    persisters: Option<NonZeroUsize>,
     #[command(flatten)]
     map: MapArgs,
 }
@@ -122,6 +131,7 @@ impl Engine for SoupEngine {
         let header = probe(&path, &pm)?;
         let mode = args.mode.unwrap_or_default();
         let bound = args.bound.unwrap_or(BOUND_S);
+        let persisters = args.persisters.unwrap_or_else(crate::numa::nodes);
         let effective = pm.durability();
         let mut notes = vec![
             format!("type: soupfs, mode {mode}"),
@@ -130,6 +140,7 @@ impl Engine for SoupEngine {
                 true => "sync: each change is durable when its call returns".into(),
                 false => format!("bound: changes are durable after an fsync, or {bound} s"),
             },
+            format!("persisters: {persisters}"),
         ];
         let (region, note) = args.map.region(pm, between)?;
         notes.extend(note);
@@ -140,6 +151,7 @@ impl Engine for SoupEngine {
             sync: request.sync,
             boot: boot(),
             mode,
+            persisters,
             ..MountOptions::default()
         };
         Ok(Prepared {
@@ -154,6 +166,7 @@ impl Engine for SoupEngine {
                 let mut about = about(&header);
                 about.insert("mode".into(), json!(mode.to_string()));
                 about.insert("bound".into(), json!(bound));
+                about.insert("persisters".into(), json!(persisters));
                 Ok(Opened {
                     fs,
                     durability: Some(effective),
@@ -259,6 +272,12 @@ impl Engine for SoupEngine {
     }
 }
 
+/// A parser of a number of threads.
+fn persisters() -> impl TypedValueParser<Value = NonZeroUsize> {
+    let number = clap::value_parser!(u64).range(1..=MAX_PERSISTERS);
+    number.map(|number| NonZeroUsize::new(number as usize).unwrap_or(NonZeroUsize::MIN))
+}
+
 fn parsed<A: FromArgMatches>(options: &ArgMatches) -> Result<A> {
     A::from_arg_matches(options).map_err(Error::new)
 }
@@ -268,7 +287,10 @@ fn probe(path: &Path, pm: &MappedPmem) -> Result<SuperInfo> {
 }
 
 fn subject(mode: Mode) -> Explored {
-    Explored::Memory(Box::new(SoupSystem { mode, sync: false }))
+    Explored::Memory(Box::new(SoupSystem {
+        mode,
+        ..SoupSystem::default()
+    }))
 }
 
 /// The number of this boot of the machine, if the kernel reports it.

@@ -9,6 +9,7 @@
 //! # Modules, each below those that use it
 //! - `error`, `format`, `mode`, `seeded`: the format.
 //! - `space`, `shards`, `alloc`: reads of the image; values for each thread; the allocator.
+//! - `numa`, `sharing`: the number of NUMA nodes; the steps of a round among several persisters.
 //! - `view`, `change`, `staged`, `node`: the latest view of directories, the changes that are not
 //!   persistent, blocks of files, inodes in memory.
 //! - `pressure`: how much is not persistent.
@@ -56,11 +57,13 @@ mod mode;
 mod mount;
 mod names;
 mod node;
+mod numa;
 mod persist;
 mod pressure;
 mod rename;
 pub mod seeded;
 mod shards;
+mod sharing;
 mod space;
 mod staged;
 mod system;

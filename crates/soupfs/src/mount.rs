@@ -4,10 +4,13 @@ use crate::error::{Error, Fault};
 use crate::format::{MAGIC, MAX_PAGES, MIN_PAGES, PAGE, UNMOUNTED, VERSION, WITH_REMAINS, at};
 use crate::fs::SoupFs;
 use crate::mode::Mode;
+use crate::numa;
 use crate::seeded::{Bug, hit};
+use crate::sharing::Sharing;
 use crate::space::Space;
 use crate::volume::{Settings, Volume};
 use medium::{Pmem, Rule};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use vfs::{Atime, Clock, SystemClock};
 
@@ -31,6 +34,9 @@ pub struct MountOptions {
     pub boot: Option<u128>,
     /// The way in which file contents are overwritten.
     pub mode: Mode,
+    /// Threads that share a round of the persister if it has many changes. By default one for each
+    /// NUMA node of the machine.
+    pub persisters: NonZeroUsize,
 }
 
 impl Default for MountOptions {
@@ -43,6 +49,7 @@ impl Default for MountOptions {
             sync: false,
             boot: None,
             mode: Mode::default(),
+            persisters: numa::nodes(),
         }
     }
 }
@@ -122,6 +129,16 @@ impl<P: Pmem + 'static> SoupFs<P> {
     /// # Errors
     /// See [`probe`]; the medium fails.
     pub fn open(pm: P, options: MountOptions) -> Result<Self, Error> {
+        let sharing = Sharing::among(options.persisters.get());
+        Self::open_sharing(pm, options, sharing)
+    }
+
+    /// Opens an image; persisters share rounds in this way.
+    pub(crate) fn open_sharing(
+        pm: P,
+        options: MountOptions,
+        sharing: Sharing,
+    ) -> Result<Self, Error> {
         let info = probe(&pm)?;
         let mut boot = [0; 16];
         pm.read(at::BOOT, &mut boot)?;
@@ -150,6 +167,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
             is_after_crash: !info.is_clean,
         };
         let settings = Settings {
+            sharing,
             clock: options.clock,
             atime: options.atime,
             read_only: options.read_only,

@@ -14,6 +14,8 @@ medium::seeded_bugs! {
     NoInitFence,
     /// No fence after the links that publish.
     NoPublishFence,
+    /// Of several persisters only one fences.
+    PartWithoutFence,
     /// No fence after greater sizes, tables, and modes.
     NoGrowFence,
     /// The old name of a rename is removed before the new one is there.

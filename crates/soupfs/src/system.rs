@@ -2,8 +2,10 @@
 
 use crate::alloc::reserved_pages;
 use crate::format::{MIN_PAGES, PAGE};
+use crate::sharing::Sharing;
 use crate::{MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
 use medium::{Pmem, Rule};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use vfs::check::Report;
 use vfs::{Atime, Clock, FileSystem, Still, System};
@@ -15,6 +17,8 @@ pub struct SoupSystem {
     pub mode: Mode,
     /// Each call is persistent when it returns.
     pub sync: bool,
+    /// Persisters that share each round, however small. 0 is one, too.
+    pub persisters: usize,
 }
 
 impl SoupSystem {
@@ -32,8 +36,10 @@ impl SoupSystem {
             sync: self.sync,
             boot,
             mode: self.mode,
+            persisters: NonZeroUsize::MIN,
         };
-        let fs = SoupFs::open(pm, options).map_err(|e| e.to_string())?;
+        let sharing = Sharing::in_turn(self.persisters);
+        let fs = SoupFs::open_sharing(pm, options, sharing).map_err(|e| e.to_string())?;
         Ok(Arc::new(fs))
     }
 }
@@ -41,7 +47,11 @@ impl SoupSystem {
 impl System<dyn Pmem> for SoupSystem {
     fn id(&self) -> String {
         let sync = if self.sync { "-sync" } else { "" };
-        format!("soupfs-{}{sync}", self.mode)
+        let persisters = match self.persisters {
+            0 | 1 => String::new(),
+            several => format!("-by-{several}"),
+        };
+        format!("soupfs-{}{sync}{persisters}", self.mode)
     }
 
     fn image_bytes(&self) -> u64 {

@@ -11,6 +11,7 @@ use crate::format::{LINES, Line, Page, bitmap_word};
 use crate::node::{Node, State};
 use crate::pressure::Pressure;
 use crate::shards::Shards;
+use crate::sharing::Sharing;
 use crate::space::Space;
 use crate::staged::Staged;
 use crossbeam_utils::CachePadded;
@@ -40,6 +41,8 @@ pub(crate) struct Volume<P> {
     pub pressure: Pressure,
     /// Held by who persists.
     pub persister: Mutex<()>,
+    /// The way in which persisters share a round.
+    pub sharing: Sharing,
     /// Held by renames between directories: the end of the last move of a directory.
     pub renames: Mutex<Option<Arc<Mark>>>,
     pub clock: Arc<dyn Clock>,
@@ -55,6 +58,7 @@ pub(crate) struct Volume<P> {
 }
 
 pub(crate) struct Settings {
+    pub sharing: Sharing,
     pub sync: bool,
     pub clock: Arc<dyn Clock>,
     pub atime: Atime,
@@ -74,6 +78,7 @@ impl<P: Pmem> Volume<P> {
             orphans: Mutex::default(),
             pressure: Pressure::default(),
             persister: Mutex::default(),
+            sharing: settings.sharing,
             renames: Mutex::default(),
             clock: settings.clock,
             atime: settings.atime,

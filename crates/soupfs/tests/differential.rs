@@ -20,12 +20,11 @@ fn options(data_atomic: bool, read_only: bool) -> MountOptions {
         atime: Atime::Never,
         clock,
         bound_s: None,
-        boot: None,
-        sync: false,
         mode: match data_atomic {
             true => Mode::Atomic,
             false => Mode::InPlace,
         },
+        ..MountOptions::default()
     }
 }
 

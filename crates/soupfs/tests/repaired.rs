@@ -17,6 +17,7 @@ fn options() -> MountOptions {
         boot: None,
         sync: false,
         mode: Mode::InPlace,
+        ..MountOptions::default()
     }
 }
 

@@ -1,12 +1,13 @@
 //! Several threads make calls while rounds of the persister run. Afterwards the checker finds nothing,
 //! and a mount sees what the last one saw.
 
-use medium::{CutAfter, MemoryPmem, PersistModel, PowerCut};
+use medium::{Counting, CutAfter, MemoryPmem, PersistModel, Pmem, PowerCut};
 use oracle::snapshot::Snapshot;
 use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
+use vfs::check::Severity;
 use vfs::{Ctx, Errno, FileSystem, Ino, Name, RenameFlags, Result};
 
 fn options(read_only: bool) -> MountOptions {
@@ -15,6 +16,14 @@ fn options(read_only: bool) -> MountOptions {
         atime: Atime::Never,
         bound_s: None,
         ..MountOptions::default()
+    }
+}
+
+/// Options with that many persisters.
+fn shared(persisters: usize) -> MountOptions {
+    MountOptions {
+        persisters: persisters.try_into().unwrap(),
+        ..options(false)
     }
 }
 
@@ -110,22 +119,134 @@ fn calls_and_rounds_side_by_side() {
         assert!(ended.iter().all(|end| end.is_ok()));
     });
     fs.sync().unwrap();
-    let report = check(&*pm);
+    is_persistent(&fs, &pm);
+}
+
+/// The image is that of the mount, and the checker finds nothing.
+fn is_persistent<P: Pmem + 'static>(fs: &SoupFs<Arc<P>>, pm: &Arc<P>) {
+    let report = check(&**pm);
     assert!(
         report.is_clean(),
         "{:#?}",
         report.findings.iter().take(10).collect::<Vec<_>>()
     );
-    let again = SoupFs::open(Arc::clone(&pm), options(true)).unwrap();
-    let (here, there) = (
-        Snapshot::take(&fs).unwrap(),
-        Snapshot::take(&again).unwrap(),
-    );
+    let again = SoupFs::open(Arc::clone(pm), options(true)).unwrap();
+    let (here, there) = (Snapshot::take(fs).unwrap(), Snapshot::take(&again).unwrap());
     assert!(
         here.is_same_except_times(&there),
         "{:#?}",
         here.diff(&there)
     );
+}
+
+/// Makes three directories.
+fn make_dirs(fs: &dyn FileSystem) {
+    let cx = Ctx::root();
+    for n in 0..3 {
+        let name = format!("d{n}");
+        let made = fs.mkdir(&cx, Ino::ROOT, name.as_bytes(), 0o755).unwrap();
+        fs.forget(made.ino, 1);
+    }
+}
+
+/// Makes many files, moves some of them to other directories, writes to some and removes some.
+fn many_calls(fs: &dyn FileSystem, prefix: &str, count: usize) -> Result<()> {
+    let cx = Ctx::root();
+    let dirs = [dir(fs, 0)?, dir(fs, 1)?, dir(fs, 2)?];
+    let name = |n: usize| format!("{prefix}-{n}").into_bytes();
+    for n in 0..count {
+        let made = fs.create(&cx, dirs[n % 3], &name(n), 0o644)?;
+        if n % 25 == 0 {
+            fs.write(&cx, made.ino, 0, &[n as u8; 100])?;
+        }
+        fs.forget(made.ino, 1);
+    }
+    for n in (0..count).step_by(2) {
+        let name = name(n);
+        let from = Name::new(dirs[n % 3], &name);
+        let to = Name::new(dirs[(n + 1) % 3], &name);
+        fs.rename(&cx, from, to, RenameFlags::empty())?;
+    }
+    for n in (1..count).step_by(2) {
+        fs.unlink(&cx, dirs[n % 3], &name(n))?;
+    }
+    dirs.into_iter().for_each(|dir| fs.forget(dir, 1));
+    Ok(())
+}
+
+#[test]
+fn calls_and_shared_rounds_side_by_side() {
+    let pm = Arc::new(MemoryPmem::new(64 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), shared(3)).unwrap();
+    make_dirs(&fs);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|worker| {
+                let fs = &fs;
+                scope.spawn(move || {
+                    for batch in 0..8 {
+                        many_calls(fs, &format!("{worker}-{batch}"), 6000).unwrap();
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                fs.sync().unwrap();
+            }
+        });
+        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        is_over.store(true, SeqCst);
+        assert!(ended.iter().all(|end| end.is_ok()));
+    });
+    fs.sync().unwrap();
+    is_persistent(&fs, &pm);
+}
+
+/// The fences of a round with many changes.
+fn fences(persisters: usize) -> u64 {
+    let pm = Arc::new(Counting::new(MemoryPmem::new(8 << 20)));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), shared(persisters)).unwrap();
+    make_dirs(&fs);
+    many_calls(&fs, "f", 4000).unwrap();
+    let before = pm.snapshot().fences;
+    fs.sync().unwrap();
+    is_persistent(&fs, &pm);
+    pm.snapshot().fences - before
+}
+
+/// Each part of a step ends with a fence of its own.
+#[test]
+fn several_persisters_share_a_round_with_many_changes() {
+    let (one, several) = (fences(1), fences(4));
+    assert!(several > 2 * one, "{several} fences instead of {one}");
+}
+
+/// Cuts the power in a round that several persisters share.
+#[test]
+fn a_power_cut_in_a_shared_round_leaves_a_usable_image() {
+    for seed in 0..12 {
+        let pm = Arc::new(PowerCut::new(MemoryPmem::new(16 << 20)));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = SoupFs::open(Arc::clone(&pm), shared(4)).unwrap();
+        make_dirs(&fs);
+        many_calls(&fs, "old", 3000).unwrap();
+        fs.sync().unwrap();
+        many_calls(&fs, "new", 3000).unwrap();
+        let model = PersistModel::ALL[seed as usize % 2];
+        pm.cut_after(CutAfter::Stores(1 + seed * seed * 300), seed, model);
+        let _ = fs.sync();
+        pm.cut(seed, model).unwrap();
+        let report = check(pm.inner());
+        assert!(
+            report.worst().is_none_or(|worst| worst == Severity::Leak),
+            "seed {seed}: {:#?}",
+            report.findings
+        );
+    }
 }
 
 #[test]

@@ -9,9 +9,13 @@ mod image;
 use budget::{BUDGET, used};
 use crash::program::{explore_all, replay_id};
 use crash::{FailureId, FailureReport, Options, PersistModel, Schedule, explore, replay};
+use medium::{MemoryPmem, Pmem, PowerCut};
 use rustix::time::ClockId;
 use soupfs::SoupSystem;
 use soupfs::seeded::{Bug, arm, fired};
+use std::sync::Arc;
+use vfs::check::Severity;
+use vfs::{Ctx, Ino, ManualClock, System, Timestamp};
 
 fn options(model: PersistModel) -> Options {
     Options {
@@ -61,6 +65,42 @@ const SCRIPTS: [&str; 9] = [
 /// stores.
 const HARMLESS: [(Bug, PersistModel); 0] = [];
 
+/// Whether a power cut after a sync, whose round two persisters have shared, leaves damage or no file.
+/// The explorer records all threads as one, so that it cannot find [`Bug::PartWithoutFence`].
+fn is_lost_in_a_shared_round(model: PersistModel) -> bool {
+    let system = SoupSystem {
+        persisters: 2,
+        ..SoupSystem::default()
+    };
+    let pm = Arc::new(PowerCut::new(MemoryPmem::new(system.image_bytes())));
+    system.format(&*pm).expect("a new image");
+    let clock = Arc::new(ManualClock::new(Timestamp(0), 1000));
+    let fs = system.open(pm.clone(), clock.clone()).expect("a mount");
+    let cx = Ctx::root();
+    for n in 0..30 {
+        let name = format!("file-{n}");
+        let made = fs.create(&cx, Ino::ROOT, name.as_bytes(), 0o644);
+        fs.forget(made.expect("there is room").ino, 1);
+    }
+    fs.sync().expect("the power is on");
+    pm.cut(1, model).expect("the image takes the state");
+    let cut = Arc::new(MemoryPmem::new(system.image_bytes()));
+    let mut bytes = vec![0; system.image_bytes() as usize];
+    pm.inner()
+        .read(0, &mut bytes)
+        .expect("the image can be read");
+    cut.store(0, &bytes);
+    let report = system.check(&*cut);
+    if report.worst() == Some(Severity::Corrupt) {
+        return true;
+    }
+    let fs = system.open(cut, clock).expect("a mount after the cut");
+    (0..30).any(|n| {
+        let name = format!("file-{n}");
+        fs.lookup(&cx, Ino::ROOT, name.as_bytes()).is_err()
+    })
+}
+
 fn find(bug: Bug, model: PersistModel) -> Option<FailureReport> {
     arm(Some(bug));
     let of_image = Options {
@@ -87,7 +127,7 @@ fn visit_again(id: &FailureId) -> Result<Option<FailureReport>, String> {
 
 #[test]
 fn every_seeded_bug_is_found() {
-    let pairs = Bug::ALL.iter();
+    let pairs = Bug::ALL.iter().filter(|bug| **bug != Bug::PartWithoutFence);
     let pairs = pairs.flat_map(|bug| PersistModel::ALL.map(|model| (*bug, model)));
     let mut missed = Vec::new();
     for (bug, model) in pairs.filter(|pair| !HARMLESS.contains(pair)) {
@@ -117,6 +157,16 @@ fn every_seeded_bug_is_found() {
     }
     arm(None);
     assert_eq!(missed, [], "not found");
+    for model in PersistModel::ALL {
+        arm(Some(Bug::PartWithoutFence));
+        assert!(is_lost_in_a_shared_round(model), "{model}");
+        assert!(fired() > 0);
+        arm(None);
+        assert!(
+            !is_lost_in_a_shared_round(model),
+            "{model}, without the bug"
+        );
+    }
     for options in PersistModel::ALL
         .iter()
         .flat_map(|model| explorations(*model))

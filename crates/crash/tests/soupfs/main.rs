@@ -18,10 +18,12 @@ const MODES: [SoupSystem; 2] = [
     SoupSystem {
         mode: Mode::InPlace,
         sync: false,
+        persisters: 1,
     },
     SoupSystem {
         mode: Mode::Atomic,
         sync: false,
+        persisters: 1,
     },
 ];
 
@@ -153,6 +155,25 @@ fn changes_of_the_image_as_a_whole() {
         assert_eq!(outcome.failures, [], "{model}");
         assert!(outcome.states_explored > outcome.points);
     }
+}
+
+/// Each step of a round is shared, down to its smallest part. A recording has the stores of all
+/// threads as those of one: power cuts test the fences of each (`crates/soupfs/tests/threads.rs`).
+#[test]
+fn several_persisters_share_each_round() {
+    let system = SoupSystem {
+        persisters: 3,
+        ..MODES[0]
+    };
+    holds_in(&[system], |options| Options {
+        ops: 0,
+        scripts: bound(Vec::new(), scripts::all()),
+        schedules: bound(vec![Schedule::Sync], Schedule::ALL.to_vec()),
+        random_scripts: bound(1, 20),
+        random_len: bound(20, 200),
+        moments: bound(20, 2000),
+        ..options
+    });
 }
 
 /// With the mount option `sync`, no call that has returned is lost.

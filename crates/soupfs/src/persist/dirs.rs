@@ -166,6 +166,31 @@ impl Chain {
     }
 }
 
+/// The changes that a wave makes persistent.
+struct Wave {
+    /// The changes, each with the index of its directory.
+    changes: Vec<(usize, Change)>,
+    /// The stores that publish them.
+    stores: Vec<Store>,
+}
+
+/// The changes of one chain in a wave.
+struct OfChain<'w> {
+    slot: u64,
+    depth: u32,
+    changes: Vec<&'w Change>,
+}
+
+impl OfChain<'_> {
+    /// Stores the links of new dentries. Returns the stores that publish them.
+    fn link<P: Pmem>(&self, space: &Space<P>) -> Res<Vec<Store>> {
+        let hash = self.changes[0].hash;
+        let mut chain = Chain::from(space, self.slot, hash, self.depth)?;
+        chain.apply(&self.changes)?;
+        chain.link(space)
+    }
+}
+
 impl<P: Pmem> Round<'_, P> {
     /// Initialises, and publishes all names that wait for nothing outside of the round.
     pub(super) fn publish(&mut self) -> Res<()> {
@@ -173,8 +198,8 @@ impl<P: Pmem> Round<'_, P> {
         let space = &core.space;
         let mut is_first = true;
         loop {
-            let (done, mut stores) = self.prepare_wave()?;
-            if done.is_empty() && !is_first {
+            let wave = self.prepare_wave()?;
+            if wave.changes.is_empty() && !is_first {
                 return Ok(());
             }
             if !hit(Bug::NoInitFence) {
@@ -184,59 +209,86 @@ impl<P: Pmem> Round<'_, P> {
                 self.publish_modes()?;
                 self.files.iter().for_each(|plan| plan.cut(space));
             }
-            for (at, link) in stores.drain(..) {
-                space.put(at, link.0);
-            }
+            core.share(&wave.stores, Some(Rule::LinkBeforeUnlink), |stores| {
+                let stores = stores.iter();
+                stores.for_each(|(at, link)| space.put(*at, link.0));
+                Ok(())
+            })?;
             if !hit(Bug::NoPublishFence) {
                 space.pm.fence(Rule::LinkBeforeUnlink)?;
             }
-            self.end_wave(done)?;
+            self.end_wave(wave.changes)?;
             is_first = false;
         }
     }
 
     /// Takes the next changes, and makes their dentries ready to be published.
-    #[allow(clippy::type_complexity)] // the changes by directory, and the stores
-    fn prepare_wave(&mut self) -> Res<(Vec<(usize, Change)>, Vec<Store>)> {
-        let (mut wave, mut stores) = (Vec::new(), Vec::new());
-        for n in 0..self.dirs.len() {
+    fn prepare_wave(&mut self) -> Res<Wave> {
+        let (core, rule) = (self.core, Some(Rule::InitialiseBeforePoint));
+        let changes = self.take_ready();
+        let places = core.share(&changes, rule, |changes| {
+            let changes = changes.iter();
+            let places = changes.map(|(n, change)| self.prepare_change(&self.dirs[*n], change));
+            places.collect::<Res<Vec<_>>>()
+        })?;
+        let mut chains: Vec<OfChain<'_>> = Vec::new();
+        let mut numbers: HashMap<u64, usize> = HashMap::new();
+        for ((n, change), (slot, depth)) in changes.iter().zip(places.into_iter().flatten()) {
+            let number = *numbers.entry(slot).or_insert(chains.len());
+            if number == chains.len() {
+                let changes = Vec::new();
+                chains.push(OfChain {
+                    slot,
+                    depth,
+                    changes,
+                });
+                let touched = &mut self.dirs[*n].touched;
+                touched.insert(slot, (change.hash, depth));
+            }
+            chains[number].changes.push(change);
+        }
+        let stores = core.share(&chains, rule, |chains| {
+            let stores = chains.iter().map(|chain| chain.link(&core.space));
+            Ok(stores.collect::<Res<Vec<_>>>()?.concat())
+        })?;
+        // A flush of a dentry covers its links, too.
+        core.share(&changes, rule, |changes| {
+            let new = changes.iter().filter_map(|(_, change)| change.new.as_ref());
+            let new = new.filter(|_| !hit(Bug::PublishBeforeDentry));
+            new.for_each(|new| core.space.flush_line(new.line));
+            Ok(())
+        })?;
+        Ok(Wave {
+            changes,
+            stores: stores.concat(),
+        })
+    }
+
+    /// Takes the changes that wait for nothing.
+    fn take_ready(&mut self) -> Vec<(usize, Change)> {
+        let mut wave = Vec::new();
+        for (n, dir) in self.dirs.iter_mut().enumerate() {
             let ready = match hit(Bug::RemoveBeforeAdd) {
-                true => std::mem::take(&mut self.dirs[n].changes),
-                false => self.dirs[n].take_ready(),
+                true => std::mem::take(&mut dir.changes),
+                false => dir.take_ready(),
             };
-            if ready.is_empty() {
-                continue;
-            }
-            let first = Line(self.dirs[n].node.ino.0).word(inode::ROOT);
-            let mut of_chain: HashMap<u64, Vec<&Change>> = HashMap::new();
-            for change in &ready {
-                if let Some(new) = &change.new {
-                    self.prepare(&self.dirs[n].node, new)?;
-                }
-                if let Some(old) = change.old.as_ref().filter(|_| hit(Bug::FreeBeforeRemoval)) {
-                    self.core.alloc.clear_line(&self.core.space, old.line)?;
-                }
-                let (slot, depth) = slot_of(&self.core.space, first, change.hash)?;
-                of_chain.entry(slot).or_default().push(change);
-                self.dirs[n].touched.insert(slot, (change.hash, depth));
-            }
-            for changes in of_chain.into_values() {
-                let mut chain = Chain::read(&self.core.space, first, changes[0].hash)?;
-                chain.apply(&changes)?;
-                stores.extend(chain.link(&self.core.space)?);
-            }
-            for change in &ready {
-                if let Some(new) = change
-                    .new
-                    .as_ref()
-                    .filter(|_| !hit(Bug::PublishBeforeDentry))
-                {
-                    self.core.space.flush_line(new.line);
-                }
-            }
             wave.extend(ready.into_iter().map(|change| (n, change)));
         }
-        Ok((wave, stores))
+        wave
+    }
+
+    /// Makes what a change needs persistent. Returns the slot of its chain, and the number of tables
+    /// above it.
+    fn prepare_change(&self, dir: &Dir, change: &Change) -> Res<(u64, u32)> {
+        let space = &self.core.space;
+        if let Some(new) = &change.new {
+            self.prepare(&dir.node, new)?;
+        }
+        if let Some(old) = change.old.as_ref().filter(|_| hit(Bug::FreeBeforeRemoval)) {
+            self.core.alloc.clear_line(space, old.line)?;
+        }
+        let first = Line(dir.node.ino.0).word(inode::ROOT);
+        slot_of(space, first, change.hash)
     }
 
     /// Makes a name and a link count persistent. The dentry itself is flushed when it has its link.
@@ -295,22 +347,33 @@ impl<P: Pmem> Round<'_, P> {
     /// Fills tables for the chains that have become long. Memory that is short only leaves them long.
     pub(super) fn plan_splits(&mut self) -> Res<()> {
         let core = self.core;
-        for dir in &self.dirs {
+        let space = &core.space;
+        let slots = self.dirs.iter().flat_map(|dir| {
             let first = Line(dir.node.ino.0).word(inode::ROOT);
-            for (hash, depth) in dir.touched.values() {
-                let chain = Chain::read(&core.space, first, *hash)?;
+            dir.touched
+                .values()
+                .map(move |(hash, depth)| (first, *hash, *depth))
+        });
+        let slots: Vec<_> = slots.collect();
+        let rule = Some(Rule::NullifyBeforeReuse);
+        let splits = core.share(&slots, rule, |slots| {
+            let mut splits = Vec::new();
+            for (first, hash, depth) in slots {
+                let chain = Chain::read(space, *first, *hash)?;
                 if chain.entries.len() <= CHAIN_MAX || *depth == MAX_DEPTH {
                     continue;
                 }
-                let Ok(table) = core.alloc.take_page(&core.space) else {
+                let Ok(table) = core.alloc.take_page(space) else {
                     continue;
                 };
-                chain.fill(&core.space, table);
-                core.space.flush_page(table);
-                core.alloc.mark_page(&core.space, table)?;
-                self.splits.push((chain.slot, table));
+                chain.fill(space, table);
+                space.flush_page(table);
+                core.alloc.mark_page(space, table)?;
+                splits.push((chain.slot, table));
             }
-        }
+            Ok(splits)
+        })?;
+        self.splits.extend(splits.into_iter().flatten());
         Ok(())
     }
 }

@@ -9,11 +9,12 @@
 //! 3. *Finish*: pointers and roots of files, attributes, lower link counts.
 //! 4. *Grow*: greater sizes; tables instead of long chains.
 //!
-//! Then the memory of what is gone is free (C2).
+//! Then the memory of what is gone is free (C2). Several persisters share the work of each step.
 
 mod adopt;
 mod dirs;
 mod files;
+mod gather;
 mod one;
 
 use crate::change::{self, Marks};
@@ -24,12 +25,13 @@ use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
 use dirs::Dir;
 use files::FilePlan;
+use gather::Attrs;
 use hashbrown::HashSet;
 use medium::{Pmem, Rule};
 use one::Wanted;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use vfs::{FileType, Ino};
+use vfs::Ino;
 
 /// One round.
 struct Round<'c, P> {
@@ -66,18 +68,6 @@ struct Done {
     is_full: bool,
     /// Changes that wait for others.
     left: Marks,
-}
-
-/// Attributes of a stored inode that change.
-struct Attrs {
-    line: Line,
-    /// The mode before the owner changes, if a set-id bit must not meet the new owner.
-    early_mode: Option<u32>,
-    /// The low half of the word with mode and links.
-    mode: u32,
-    owner: u64,
-    pages: u64,
-    times: [u64; 3],
 }
 
 impl<P: Pmem> Volume<P> {
@@ -203,9 +193,8 @@ impl<P: Pmem> Volume<P> {
             is_full: false,
             left: Marks::new(),
         };
-        let mut nodes = nodes.into_iter();
-        let collected = nodes.try_for_each(|node| round.collect(node));
-        let result = collected.and_then(|()| round.run(orphans));
+        let gathered = round.gather(nodes);
+        let result = gathered.and_then(|()| round.run(orphans));
         let ended = round.end();
         if let Err(e) = result.and(ended) {
             self.failed.store(true, SeqCst);
@@ -222,6 +211,16 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
+    /// Shares a step of a round, as [`Sharing::share`](crate::sharing::Sharing::share).
+    fn share<T: Sync, R: Send>(
+        &self,
+        items: &[T],
+        rule: Option<Rule>,
+        work: impl Fn(&[T]) -> Res<R> + Sync,
+    ) -> Res<Vec<R>> {
+        self.sharing.share(&self.space.pm, items, rule, work)
+    }
+
     /// Puts a node back into the list if it has changes.
     fn relist(&self, node: &Arc<Node>) {
         let state = node.state.read();
@@ -233,128 +232,29 @@ impl<P: Pmem> Volume<P> {
 }
 
 impl<P: Pmem> Round<'_, P> {
-    /// Takes the changes of a node, and of all new inodes that they name.
-    fn collect(&mut self, node: Arc<Node>) -> Res<()> {
-        let mut left = vec![(node, false)];
-        while let Some((node, is_named)) = left.pop() {
-            let address = Arc::as_ptr(&node).addr();
-            if self.seen.contains(&address) {
-                continue;
-            }
-            node.pins.fetch_add(1, SeqCst);
-            self.nodes.push(Arc::clone(&node));
-            let mut state = node.state.write();
-            let is_gone = state.links == 0 && !state.is_stored && state.changes.is_empty();
-            // A name that is removed later may come first.
-            if state.is_dead || (is_gone && !is_named) {
-                continue;
-            }
-            self.seen.insert(address);
-            let changes = match self.wanted {
-                None => state.changes.take_all(),
-                Some(wanted) => state.changes.take(wanted.of(&node)),
-            };
-            self.collect_node(&node, &mut state)?;
-            // A directory that was in this one may be above it now: one lock at a time.
-            drop(state);
-            for new in changes.iter().filter_map(|c| c.new.as_ref()) {
-                if !new.node.state.read().is_stored {
-                    left.push((Arc::clone(&new.node), true));
-                }
-            }
-            if !changes.is_empty() {
-                self.dirs.push(Dir::new(node, changes));
-            }
-        }
-        Ok(())
-    }
-
-    fn collect_node(&mut self, node: &Arc<Node>, state: &mut State) -> Res<()> {
-        let core = self.core;
-        let line = Line(node.ino.0);
-        if state.links == 0 && state.is_stored {
-            // A crash shows it under its old name, if at all, and then as it was.
-            return Ok(());
-        }
-        let plan = match state.kind {
-            FileType::Regular => match FilePlan::new(core, node, state) {
-                Err(Fault::Full) => {
-                    self.is_full = true;
-                    None
-                }
-                plan => plan?,
-            },
-            _ => None,
-        };
-        self.progress += usize::from(plan.is_some() || state.is_dirty);
-        if state.is_stored {
-            if state.is_dirty || plan.is_some() {
-                self.take_xattr(state)?;
-                self.attrs.push(Attrs::new(core, line, state)?);
-            }
-        } else {
-            self.initialise(line, state, plan.as_ref())?;
-        }
-        state.is_dirty = false;
-        self.files.extend(plan);
-        Ok(())
-    }
-
-    /// Stores a new inode, with all that it has. No persistent pointer leads to it.
-    fn initialise(&mut self, line: Line, state: &mut State, plan: Option<&FilePlan>) -> Res<()> {
-        let (space, alloc) = (&self.core.space, &self.core.alloc);
-        let root = plan.map_or(0, FilePlan::root);
-        // Names count themselves when they are published; `.` has no other time.
-        state.stored_links = u32::from(state.is_dir());
-        let words = state.words(state.stored_links, state.size, root);
-        for (n, word) in words.iter().enumerate() {
-            space.pm.store_word(line.word(n as u64), *word);
-        }
-        if !hit(Bug::PublishBeforeInode) {
-            space.flush_line(line);
-        }
-        alloc.mark_line(space, line)?;
-        if let Some(first) = state.target {
-            for line in space.text_lines(first, state.size as usize)? {
-                space.flush_line(line);
-                alloc.mark_line(space, line)?;
-            }
-        }
-        self.take_xattr(state)?;
-        state.is_stored = true;
-        state.file.root = root;
-        state.view.slot = state.is_dir().then(|| line.word(inode::ROOT));
-        Ok(())
-    }
-
-    /// Makes a new page of attributes persistent. The one that it replaces is free when the round
-    /// ends.
-    fn take_xattr(&mut self, state: &mut State) -> Res<()> {
-        if state.xattr == state.stored_xattr {
-            return Ok(());
-        }
-        if let Some(page) = state.xattr {
-            self.core.space.flush_page(page);
-            self.core.alloc.mark_page(&self.core.space, page)?;
-        }
-        self.free_pages.extend(state.stored_xattr);
-        state.stored_xattr = state.xattr;
-        Ok(())
-    }
-
     fn run(&mut self, orphans: &[Arc<Node>]) -> Res<()> {
         let space = &self.core.space;
         self.publish()?;
-        for plan in &self.files {
-            plan.finish(space);
-        }
-        self.finish_attrs()?;
+        let (finish, grow) = (
+            Some(Rule::NullifyBeforeReuse),
+            Some(Rule::DurableBeforeReturn),
+        );
+        self.core.share(&self.files, finish, |plans| {
+            plans.iter().for_each(|plan| plan.finish(space));
+            Ok(())
+        })?;
+        self.core.share(&self.attrs, finish, |attrs| {
+            attrs.iter().try_for_each(|attrs| attrs.finish(space))
+        })?;
         self.lower_links()?;
         self.plan_splits()?;
         if !hit(Bug::NoFinishFence) {
             space.pm.fence(Rule::NullifyBeforeReuse)?;
         }
-        let grows = self.files.iter().filter(|plan| plan.grow(space)).count();
+        let grows = self.core.share(&self.files, grow, |plans| {
+            Ok(plans.iter().filter(|plan| plan.grow(space)).count())
+        })?;
+        let grows: usize = grows.into_iter().sum();
         for (slot, table) in &self.splits {
             space.put(*slot, crate::format::Link::table(*table).0);
         }
@@ -369,26 +269,6 @@ impl<P: Pmem> Round<'_, P> {
             self.free_pages.append(&mut plan.freed);
         }
         self.free()
-    }
-
-    /// The owners and times, and the modes that meet no older owner.
-    fn finish_attrs(&self) -> Res<()> {
-        let space = &self.core.space;
-        for attrs in &self.attrs {
-            let put = |word: u64, value: u64| -> Res<()> {
-                let at = attrs.line.word(word);
-                if space.load(at)? != value {
-                    space.put(at, value);
-                }
-                Ok(())
-            };
-            put(inode::OWNER, attrs.owner)?;
-            put(inode::PAGES, attrs.pages)?;
-            put(inode::ATIME, attrs.times[0])?;
-            put(inode::MTIME, attrs.times[1])?;
-            put(inode::CTIME, attrs.times[2])?;
-        }
-        Ok(())
     }
 
     /// The modes with set-id bits of inodes that have a new owner.
@@ -421,11 +301,15 @@ impl<P: Pmem> Round<'_, P> {
     }
 
     fn lower_links(&mut self) -> Res<()> {
-        for node in std::mem::take(&mut self.unlinked) {
-            let mut state = node.state.write();
-            state.stored_links = state.stored_links.saturating_sub(1);
-            self.store_links(&node, &state)?;
-        }
+        let unlinked = std::mem::take(&mut self.unlinked);
+        let rule = Some(Rule::NullifyBeforeReuse);
+        self.core.share(&unlinked, rule, |nodes| {
+            nodes.iter().try_for_each(|node| {
+                let mut state = node.state.write();
+                state.stored_links = state.stored_links.saturating_sub(1);
+                self.store_links(node, &state)
+            })
+        })?;
         Ok(())
     }
 
@@ -488,28 +372,16 @@ impl<P: Pmem> Round<'_, P> {
                 state.view.settle(&self.core.space)?;
             }
         }
-        for node in self.nodes.drain(..) {
-            self.core.relist(&node);
-            self.core.unpin(&node);
-        }
+        let nodes = std::mem::take(&mut self.nodes);
+        let core = self.core;
+        core.share(&nodes, None, |nodes| {
+            for node in nodes {
+                core.relist(node);
+                core.unpin(node);
+            }
+            Ok(())
+        })?;
         Ok(())
-    }
-}
-
-impl Attrs {
-    fn new<P: Pmem>(core: &Volume<P>, line: Line, state: &State) -> Res<Self> {
-        let owner = crate::format::pair(state.uid, state.gid);
-        let has_set_id = state.kind == FileType::Regular && state.perm & 0o6000 != 0;
-        let is_other = core.space.load(line.word(inode::OWNER))? != owner;
-        let mode = |perm| state.mode_word(perm, 0) as u32;
-        Ok(Self {
-            line,
-            early_mode: (has_set_id && is_other).then(|| mode(state.perm & !0o6000)),
-            mode: mode(state.perm),
-            owner,
-            pages: state.pages_word(),
-            times: [state.atime.0, state.mtime.0, state.ctime.0].map(|ns| ns as u64),
-        })
     }
 }
 
