@@ -266,6 +266,8 @@ impl<P: Pmem> Round<'_, P> {
             self.collect_orphan(node)?;
         }
         for plan in &mut self.files {
+            // Calls walk the tree of the latest view: it must not have what is free.
+            plan.end(&mut plan.node.state.write());
             self.free_pages.append(&mut plan.freed);
         }
         self.free()
@@ -359,10 +361,6 @@ impl<P: Pmem> Round<'_, P> {
 
     /// Updates the latest view, and lets go of the nodes.
     fn end(&mut self) -> Res<()> {
-        for plan in &self.files {
-            let mut state = plan.node.state.write();
-            plan.end(&mut state);
-        }
         for dir in &mut self.dirs {
             let mut state = dir.node.state.write();
             let waiting = dir.changes.iter().map(|change| Arc::clone(&change.done));
