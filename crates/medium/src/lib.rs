@@ -94,6 +94,7 @@ mod rule;
 mod seeded;
 mod sigbus;
 mod signals;
+pub mod text;
 mod touched;
 mod units;
 mod users;

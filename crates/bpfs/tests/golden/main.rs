@@ -1,16 +1,14 @@
 //! An image that an earlier program of version 1 made must open in all later ones.
 //!
-//! `v1.txt` holds the image as text: a line for each 64 bytes that are not all zero, with
-//! their offset and the bytes, in hexadecimal. A byte that repeats to the end is written
-//! once, after a `*`. The image was cut off after the commit of a redo log record. It was
-//! made by [`make`] and is never made again: a change of the format needs a new version and
-//! a new file.
+//! `v1.txt` holds the image as text ([`medium::text`]). The image was cut off after the commit of a
+//! redo log record. It was made by [`make`] and is never made again: a change of the format needs a new
+//! version and a new file.
 
 use bpfs::format::{BLOCK, LOG_BLOCKS, LOG_SLOT, at};
 use bpfs::{Bpfs, Error, MkfsOptions, Mode, MountOptions, check, mkfs, probe};
+use medium::text::{decode, encode};
 use medium::{MemoryPmem, Pmem};
 use oracle::{ModelFs, Snapshot};
-use std::fmt::Write;
 use std::sync::Arc;
 use vfs::{
     Atime, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, Name, SetAttr, SetTime,
@@ -18,46 +16,13 @@ use vfs::{
 };
 
 const LEN: u64 = 1 << 20;
-const LINE: usize = 64;
 const V1: &str = include_str!("v1.txt");
 /// The permission bits that the record of the redo log gives to `/log`.
 const LOGGED_PERM: u32 = 0o640;
 
-fn decode(text: &str) -> MemoryPmem {
-    let pm = MemoryPmem::new(LEN);
-    for line in text.lines() {
-        let (off, hex) = line.split_once(' ').expect("offset and bytes");
-        let off = u64::from_str_radix(off, 16).expect("an offset");
-        let digits = |s: &str| u8::from_str_radix(s, 16).expect("a byte");
-        let (hex, fill) = hex.split_once('*').unwrap_or((hex, "00"));
-        let mut bytes = vec![digits(fill); LINE];
-        for (i, byte) in bytes.iter_mut().enumerate().take(hex.len() / 2) {
-            *byte = digits(&hex[i * 2..i * 2 + 2]);
-        }
-        pm.store(off, &bytes);
-    }
-    pm
-}
-
-fn encode(pm: &dyn Pmem) -> String {
-    let mut text = String::new();
-    let mut bytes = [0; LINE];
-    for off in (0..pm.len()).step_by(LINE) {
-        pm.read(off, &mut bytes).expect("memory");
-        if bytes == [0; LINE] {
-            continue;
-        }
-        let last = bytes[LINE - 1];
-        let kept = bytes.iter().rposition(|b| *b != last).map_or(0, |i| i + 1);
-        let hex: String = bytes[..kept].iter().map(|b| format!("{b:02x}")).collect();
-        let fill = if last == 0 {
-            String::new()
-        } else {
-            format!("*{last:02x}")
-        };
-        let _ = writeln!(text, "{off:x} {hex}{fill}");
-    }
-    text
+/// The image of `v1.txt`.
+fn golden() -> MemoryPmem {
+    decode(V1, LEN).expect("the text of an image")
 }
 
 fn options() -> MountOptions {
@@ -175,7 +140,7 @@ fn expected() -> Snapshot {
 
 #[test]
 fn version_1_opens_with_all_that_it_held() {
-    let pm = decode(V1);
+    let pm = golden();
     let info = probe(&pm).expect("probe");
     assert_eq!((info.version, info.mode), (1, Mode::Log));
     assert_eq!(&info.uuid, b"golden version 1");
@@ -202,7 +167,7 @@ fn version_1_opens_with_all_that_it_held() {
 #[test]
 fn version_1_can_be_changed_in_every_mode() {
     for mode in Mode::ALL {
-        let pm = decode(V1);
+        let pm = golden();
         let o = MountOptions {
             mode: Some(mode),
             ..options()
@@ -223,9 +188,8 @@ fn version_1_can_be_changed_in_every_mode() {
 #[test]
 fn the_file_and_its_maker_agree() {
     let made = make();
-    assert_eq!(encode(&decode(&encode(&made))), encode(&made));
-    assert_eq!(encode(&decode(V1)), V1);
-    let trees = [decode(V1), made].map(|pm| {
+    assert_eq!(encode(&golden()).expect("memory"), V1);
+    let trees = [golden(), made].map(|pm| {
         let fs = Bpfs::open(&pm, options()).expect("open");
         Snapshot::take(&fs).expect("snapshot")
     });
