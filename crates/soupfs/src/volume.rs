@@ -230,7 +230,8 @@ impl<P: Pmem> Volume<P> {
             }
             return;
         }
-        let is_clean = state.is_stored && !state.is_dirty;
+        // Latest links of dentries may end in the middle of a chain that only the latest view splits.
+        let is_clean = state.is_stored && !state.is_dirty && state.view.latest.is_none();
         if is_clean && state.file.is_clean() && !node.is_listed.load(SeqCst) {
             self.forget(node, || !is_used());
         }

@@ -86,3 +86,49 @@ fn names_come_and_go() {
     }
     churn(1, 20_000, 3000);
 }
+
+/// Each name of a directory is found, while no call has a reference to the directory.
+fn assert_found(fs: &dyn FileSystem, dir: &[u8], wanted: &[String]) {
+    let cx = Ctx::root();
+    for name in wanted {
+        let dir = fs.lookup(&cx, Ino::ROOT, dir).unwrap().ino;
+        let found = fs.lookup(&cx, dir, name.as_bytes());
+        let found = found.unwrap_or_else(|e| panic!("{name}: {e}"));
+        fs.forget(found.ino, 1);
+        fs.forget(dir, 1);
+    }
+}
+
+#[test]
+fn a_directory_that_callers_forget_keeps_its_names() {
+    let pm = Arc::new(MemoryPmem::new(64 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let cx = Ctx::root();
+    let fill = |dir: Ino, from: usize, to: usize| -> Vec<String> {
+        let make = |n| {
+            let name = format!("name {n}");
+            let made = fs.create(&cx, dir, name.as_bytes(), 0o644).unwrap();
+            fs.forget(made.ino, 1);
+            name
+        };
+        (from..to).map(make).collect()
+    };
+    // Chains that a round splits only once, and the latest view twice.
+    let large = fs.mkdir(&cx, Ino::ROOT, b"large", 0o755).unwrap().ino;
+    let in_large = fill(large, 0, 5000);
+    // A chain that is split in the latest view, by names that no round persists.
+    let small = fs.mkdir(&cx, Ino::ROOT, b"small", 0o755).unwrap().ino;
+    let in_small = fill(small, 0, 8);
+    fs.sync().unwrap();
+    for name in fill(small, 8, 100) {
+        fs.unlink(&cx, small, name.as_bytes()).unwrap();
+    }
+    fs.forget(large, 1);
+    fs.forget(small, 1);
+    for _ in 0..2 {
+        assert_found(&fs, b"large", &in_large);
+        assert_found(&fs, b"small", &in_small);
+        fs.sync().unwrap();
+    }
+}
