@@ -85,29 +85,13 @@ fn call(fs: &dyn FileSystem, rng: &mut fastrand::Rng) -> Result<()> {
     done
 }
 
-#[test]
-fn calls_and_rounds_side_by_side() {
-    let pm = Arc::new(MemoryPmem::new(32 << 20));
-    mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
-    let cx = Ctx::root();
-    for n in 0..3 {
-        let made = fs
-            .mkdir(&cx, Ino::ROOT, format!("d{n}").as_bytes(), 0o755)
-            .unwrap();
-        fs.forget(made.ino, 1);
-    }
+/// Does work in several threads, by their numbers, while another one syncs all the time.
+fn beside_syncs(fs: &dyn FileSystem, workers: u64, work: impl Fn(u64) + Sync) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..4)
-            .map(|seed| {
-                let fs = &fs;
-                scope.spawn(move || {
-                    let mut rng = fastrand::Rng::with_seed(seed);
-                    let done = (0..20_000).filter(|_| call(fs, &mut rng).is_ok()).count();
-                    assert!(done > 1000, "{done} calls succeeded");
-                })
-            })
+        let work = &work;
+        let workers: Vec<_> = (0..workers)
+            .map(|worker| scope.spawn(move || work(worker)))
             .collect();
         scope.spawn(|| {
             while !is_over.load(SeqCst) {
@@ -119,6 +103,19 @@ fn calls_and_rounds_side_by_side() {
         assert!(ended.iter().all(|end| end.is_ok()));
     });
     fs.sync().unwrap();
+}
+
+#[test]
+fn calls_and_rounds_side_by_side() {
+    let pm = Arc::new(MemoryPmem::new(32 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    make_dirs(&fs);
+    beside_syncs(&fs, 4, |seed| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let done = (0..20_000).filter(|_| call(&fs, &mut rng).is_ok()).count();
+        assert!(done > 1000, "{done} calls succeeded");
+    });
     is_persistent(&fs, &pm);
 }
 
@@ -180,28 +177,11 @@ fn calls_and_shared_rounds_side_by_side() {
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
     let fs = SoupFs::open(Arc::clone(&pm), shared(3)).unwrap();
     make_dirs(&fs);
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..2)
-            .map(|worker| {
-                let fs = &fs;
-                scope.spawn(move || {
-                    for batch in 0..8 {
-                        many_calls(fs, &format!("{worker}-{batch}"), 6000).unwrap();
-                    }
-                })
-            })
-            .collect();
-        scope.spawn(|| {
-            while !is_over.load(SeqCst) {
-                fs.sync().unwrap();
-            }
-        });
-        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        is_over.store(true, SeqCst);
-        assert!(ended.iter().all(|end| end.is_ok()));
+    beside_syncs(&fs, 2, |worker| {
+        for batch in 0..8 {
+            many_calls(&fs, &format!("{worker}-{batch}"), 6000).unwrap();
+        }
     });
-    fs.sync().unwrap();
     is_persistent(&fs, &pm);
 }
 
