@@ -15,6 +15,17 @@ use std::thread;
 /// Parts of a step for each persister, so that one that is late has fewer of them.
 const PARTS: usize = 8;
 
+/// The threads that make the parts of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// One for each persister.
+    AtOnce,
+    /// One for each persister, serially, so that a trace is always the same.
+    InTurn,
+    /// That of the round, serially.
+    Own,
+}
+
 /// The way in which steps are shared.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sharing {
@@ -22,8 +33,8 @@ pub(crate) struct Sharing {
     pub persisters: usize,
     /// Least number of items in a part: a thread costs some microseconds.
     pub least: usize,
-    /// Whether one part is made after the other, so that a trace is always the same.
-    pub in_turn: bool,
+    /// The threads that make the parts.
+    pub threads: Threads,
 }
 
 impl Sharing {
@@ -32,16 +43,16 @@ impl Sharing {
         Self {
             persisters,
             least: 512,
-            in_turn: false,
+            threads: Threads::AtOnce,
         }
     }
 
     /// Shares each step, however small, in a way that repeats.
-    pub(crate) fn in_turn(persisters: usize) -> Self {
+    pub(crate) fn in_turn(persisters: usize, threads: Threads) -> Self {
         Self {
             persisters,
             least: 1,
-            in_turn: true,
+            threads,
         }
     }
 
@@ -57,7 +68,7 @@ impl Sharing {
         let Self {
             persisters,
             least,
-            in_turn,
+            threads,
         } = *self;
         if persisters < 2 || items.len() < 2 * least {
             return Ok(vec![work(items)?]);
@@ -74,12 +85,13 @@ impl Sharing {
             });
             *results[n].lock() = Some(done);
         };
-        match in_turn {
-            true => (0..parts.len()).for_each(|n| match n % persisters {
+        match threads {
+            Threads::AtOnce => make_all(persisters, parts.len(), &make),
+            Threads::InTurn => (0..parts.len()).for_each(|n| match n % persisters {
                 0 => make(n),
                 _ => thread::scope(|scope| drop(scope.spawn(|| make(n)))),
             }),
-            false => make_all(persisters, parts.len(), &make),
+            Threads::Own => (0..parts.len()).for_each(make),
         }
         results.into_iter().filter_map(Mutex::into_inner).collect()
     }

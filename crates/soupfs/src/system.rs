@@ -2,7 +2,7 @@
 
 use crate::alloc::reserved_pages;
 use crate::format::{MIN_PAGES, PAGE};
-use crate::sharing::Sharing;
+use crate::sharing::{Sharing, Threads};
 use crate::{MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
 use medium::{Pmem, Rule};
 use std::num::NonZeroUsize;
@@ -19,6 +19,9 @@ pub struct SoupSystem {
     pub sync: bool,
     /// Persisters that share each round, however small. 0 is one, too.
     pub persisters: usize,
+    /// Whether each persister has a thread, for power cuts: there a fence covers the flushes of its own
+    /// thread. Recordings have those of all threads as one.
+    pub has_threads: bool,
 }
 
 impl SoupSystem {
@@ -38,7 +41,11 @@ impl SoupSystem {
             mode: self.mode,
             persisters: NonZeroUsize::MIN,
         };
-        let sharing = Sharing::in_turn(self.persisters);
+        let threads = match self.has_threads {
+            true => Threads::InTurn,
+            false => Threads::Own,
+        };
+        let sharing = Sharing::in_turn(self.persisters, threads);
         let fs = SoupFs::open_sharing(pm, options, sharing).map_err(|e| e.to_string())?;
         Ok(Arc::new(fs))
     }

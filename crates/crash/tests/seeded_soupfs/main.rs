@@ -70,6 +70,7 @@ const HARMLESS: [(Bug, PersistModel); 0] = [];
 fn is_lost_in_a_shared_round(model: PersistModel) -> bool {
     let system = SoupSystem {
         persisters: 2,
+        has_threads: true,
         ..SoupSystem::default()
     };
     let pm = Arc::new(PowerCut::new(MemoryPmem::new(system.image_bytes())));

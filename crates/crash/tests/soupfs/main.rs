@@ -19,11 +19,13 @@ const MODES: [SoupSystem; 2] = [
         mode: Mode::InPlace,
         sync: false,
         persisters: 1,
+        has_threads: false,
     },
     SoupSystem {
         mode: Mode::Atomic,
         sync: false,
         persisters: 1,
+        has_threads: false,
     },
 ];
 
