@@ -1,16 +1,16 @@
-//! The mounted file system: the calls, and the thread of the persister.
+//! The mounted file system: the calls.
 
 use crate::error::{Fault, Res};
 use crate::format::{Hash, LINES, PAGE};
 use crate::mode::Mode;
 use crate::names::contains_itself;
 use crate::node::Node;
+use crate::persister::Persister;
 use crate::volume::Volume;
 use medium::Pmem;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
     Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
@@ -29,49 +29,11 @@ pub struct SoupFs<P: Pmem + 'static> {
     bound_s: u32,
 }
 
-/// The thread that persists.
-struct Persister<P: Pmem> {
-    thread: Option<JoinHandle<()>>,
-    core: Arc<Volume<P>>,
-}
-
-impl<P: Pmem + 'static> Persister<P> {
-    fn start(core: &Arc<Volume<P>>, period: Duration) -> Option<Self> {
-        let shared = Arc::clone(core);
-        let run = move || {
-            let mut next = Instant::now() + period;
-            while shared.pressure.wait(next) {
-                next = Instant::now() + period;
-                if let Err(e) = shared.persist() {
-                    e.errno(); // logged; the next fsync fails
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("persister".into());
-        let thread = thread.spawn(run);
-        Some(Self {
-            thread: Some(thread.ok()?),
-            core: Arc::clone(core),
-        })
-    }
-}
-
-impl<P: Pmem> Drop for Persister<P> {
-    fn drop(&mut self) {
-        self.core.pressure.end();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 impl<P: Pmem + 'static> SoupFs<P> {
     /// `bound_s`: seconds after which a change is persistent; `None` starts no persister.
     pub(crate) fn new(core: Volume<P>, bound_s: Option<u32>) -> Self {
         let core = Arc::new(core);
-        // A change that misses a round waits for the next one and then for its end. So rounds begin
-        // twice in the time of the bound.
-        let start = |seconds: u32| Persister::start(&core, Duration::from_secs(seconds.into()) / 2);
+        let start = |seconds: u32| Persister::start(&core, Duration::from_secs(seconds.into()));
         Self {
             persister: Mutex::new(bound_s.filter(|_| !core.read_only).and_then(start)),
             bound_s: bound_s.unwrap_or(1),

@@ -15,7 +15,7 @@
 //! - `pressure`: how much is not persistent.
 //! - `volume`: all nodes and lists; its documentation has the order of locks.
 //! - `names`, `rename`, `data`, `attrs`: the operations.
-//! - `persist`: the persister.
+//! - `persist`, `persister`: the rounds of the persister; its thread, and the times of rounds.
 //! - `fs`, `mount`, `mkfs`, `check`, `system`, `dump`, `engine`: the trait, and the image as
 //!   a whole.
 //!
@@ -59,6 +59,7 @@ mod names;
 mod node;
 mod numa;
 mod persist;
+mod persister;
 mod pressure;
 mod rename;
 pub mod seeded;
@@ -78,5 +79,6 @@ pub use fs::SoupFs;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mode::Mode;
 pub use mount::{MountOptions, SuperInfo, probe};
+pub use persister::Timer;
 pub use system::SoupSystem;
 pub use vfs::Atime;

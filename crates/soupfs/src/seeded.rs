@@ -44,6 +44,10 @@ medium::seeded_bugs! {
     TwoParents,
     /// `fsync` of a file leaves out the names that its own waits for.
     FsyncWithoutPath,
+    /// Rounds begin once in the time of the bound.
+    OneRoundPerBound,
+    /// A round of all nodes leaves out one of several.
+    NodeLeftOut,
     /// Stores that a killed server has not flushed are not flushed later.
     NotAdopted,
     /// A mount takes a boot that is not known for another one.

@@ -3,10 +3,11 @@
 use crate::alloc::reserved_pages;
 use crate::format::{MIN_PAGES, PAGE};
 use crate::sharing::{Sharing, Threads};
-use crate::{MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
+use crate::{MkfsOptions, Mode, MountOptions, SoupFs, Timer, check, mkfs};
 use medium::{Pmem, Rule};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 use vfs::check::Report;
 use vfs::{Atime, Clock, FileSystem, Still, System};
 
@@ -121,6 +122,13 @@ impl System<dyn Pmem> for SoupSystem {
 
     fn check(&self, pm: &dyn Pmem) -> Report {
         check(pm)
+    }
+}
+
+impl<P: Pmem> SoupFs<P> {
+    /// Runs the persister of a mount without one on this thread, in the time of `timer`.
+    pub fn persist_by(&self, timer: &dyn Timer, bound: Duration) {
+        self.core.run_rounds(bound, timer);
     }
 }
 

@@ -1,6 +1,7 @@
 //! SoupFS under the explorer: short scripts with rounds of the persister at many moments, long random
 //! ones, crashes in a row.
 
+mod aged;
 #[path = "../scripts/bounds.rs"]
 mod bounds;
 mod image;
@@ -190,4 +191,12 @@ fn each_call_is_durable_with_the_option_sync() {
         schedules: vec![Schedule::Sync],
         ..options
     });
+}
+
+/// With the mount option `bound`, no change that is older is lost.
+#[test]
+fn no_change_older_than_the_bound_is_lost() {
+    for model in PersistModel::ALL {
+        assert_eq!(aged::loss(model, bound(60, 5000)), None, "{model}");
+    }
 }

@@ -105,7 +105,10 @@ impl<P: Pmem> Volume<P> {
     /// Runs a round with all dirty nodes.
     fn persist_dirty(&self) -> Res<Done> {
         self.pressure.begin_round();
-        let nodes = self.take_dirty();
+        let mut nodes = self.take_dirty();
+        if nodes.len() > 1 && hit(Bug::NodeLeftOut) {
+            self.dirty.own().extend(nodes.pop());
+        }
         self.run_round(nodes)
     }
 
