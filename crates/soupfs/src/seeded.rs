@@ -44,6 +44,8 @@ medium::seeded_bugs! {
     TwoParents,
     /// `fsync` of a file leaves out the names that its own waits for.
     FsyncWithoutPath,
+    /// A directory leaves memory while only its latest view splits a chain.
+    ForgottenSlots,
     /// Rounds begin once in the time of the bound.
     OneRoundPerBound,
     /// A round of all nodes leaves out one of several.

@@ -10,6 +10,7 @@ use crate::error::{Fault, Res, corrupt};
 use crate::format::{LINES, Line, Page, bitmap_word};
 use crate::node::{Node, State};
 use crate::pressure::Pressure;
+use crate::seeded::{Bug, hit};
 use crate::shards::Shards;
 use crate::sharing::Sharing;
 use crate::space::Space;
@@ -231,7 +232,8 @@ impl<P: Pmem> Volume<P> {
             return;
         }
         // Latest links of dentries may end in the middle of a chain that only the latest view splits.
-        let is_clean = state.is_stored && !state.is_dirty && state.view.latest.is_none();
+        let has_slots = state.view.latest.is_some() && !hit(Bug::ForgottenSlots);
+        let is_clean = state.is_stored && !state.is_dirty && !has_slots;
         if is_clean && state.file.is_clean() && !node.is_listed.load(SeqCst) {
             self.forget(node, || !is_used());
         }

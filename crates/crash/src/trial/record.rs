@@ -322,8 +322,20 @@ impl<'a, M: Medium> Run<'a, M> {
             live.on_fs.close_all(&*live.still.fs);
             self.write_back(live, floors)?;
         }
+        // The cache may have dropped what it wrote, so that this reads the medium.
+        let expected = Expected::of(&live.model, &live.on_model)?;
+        self.look(live, &expected)?;
         let left = self.promise.worst().filter(|_| self.start.recovered);
         self.clean(live, left, "after a sync, without a crash")
+    }
+
+    /// Demands that callers see the expected state. Returns what they see.
+    fn look(&self, live: &Live<M>, expected: &Expected) -> Result<Snapshot, String> {
+        let seen = Snapshot::take(&*live.still.fs).map_err(|e| format!("cannot be read: {e}"))?;
+        match self.differs(&seen, expected) {
+            Some(wrong) => Err(format!("without a crash: {wrong}")),
+            None => Ok(seen),
+        }
     }
 
     /// Demands that the checker finds nothing worse than `worst`.
@@ -380,10 +392,7 @@ impl<'a, M: Medium> Run<'a, M> {
         self.take_trace(live);
         let before = self.trace.len();
         let mut expected = Expected::of(&live.model, &live.on_model)?;
-        let seen = Snapshot::take(fs).map_err(|e| format!("cannot be read: {e}"))?;
-        if let Some(wrong) = self.differs(&seen, &expected) {
-            return Err(format!("without a crash: {wrong}"));
-        }
+        let seen = self.look(live, &expected)?;
         audit(fs, "without a crash")?;
         if !self.has_cache() {
             self.clean(live, None, "without a crash")?;

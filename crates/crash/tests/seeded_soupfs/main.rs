@@ -5,6 +5,8 @@
 mod aged;
 #[path = "../seeded_blocks/budget.rs"]
 mod budget;
+#[path = "../soupfs/full_chain.rs"]
+mod full_chain;
 #[path = "../soupfs/image.rs"]
 mod image;
 
@@ -32,20 +34,28 @@ fn options(model: PersistModel) -> Options {
     }
 }
 
-/// The explorations, the quick ones first: scripts for single bugs, all calls, and calls after the end
-/// of a life.
-fn explorations(model: PersistModel) -> [Options; 3] {
+/// The explorations, the quick ones first: scripts for single bugs, pairs of calls on a full chain, all
+/// calls, and calls after the end of a life.
+fn explorations(model: PersistModel) -> [Options; 4] {
     let options = options(model);
     let scripts = Options {
         ops: 0,
         schedules: Schedule::ALL.to_vec(),
         ..options.clone()
     };
+    let on_a_full_chain = Options {
+        ops: 0,
+        schedules: vec![Schedule::Sync],
+        scripts: full_chain::scripts(),
+        moments: 8,
+        recovery_depth: 0,
+        ..options.clone()
+    };
     let lives = Options {
         lives: 2,
         ..options.clone()
     };
-    [scripts, options, lives]
+    [scripts, on_a_full_chain, options, lives]
 }
 
 /// Calls that depend on each other, most of them on several directories.

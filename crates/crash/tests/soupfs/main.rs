@@ -4,6 +4,7 @@
 mod aged;
 #[path = "../scripts/bounds.rs"]
 mod bounds;
+mod full_chain;
 mod image;
 #[allow(dead_code)] // its groups are for file systems that order changes on request
 #[path = "../scripts/mod.rs"]
@@ -106,6 +107,18 @@ fn shared_scripts() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 0,
         scripts: scripts::all(),
+        ..options
+    });
+}
+
+#[test]
+fn pairs_of_calls_on_a_full_chain() {
+    holds_in(bound(&MODES[..1], &MODES), |options| Options {
+        ops: 0,
+        scripts: full_chain::scripts(),
+        schedules: bound(vec![Schedule::Sync], Schedule::ALL.to_vec()),
+        moments: bound(8, usize::MAX),
+        recovery_depth: bound(0, 1),
         ..options
     });
 }
