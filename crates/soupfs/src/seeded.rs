@@ -14,8 +14,14 @@ medium::seeded_bugs! {
     NoInitFence,
     /// No fence after the links that publish.
     NoPublishFence,
-    /// Of several persisters only one fences.
-    PartWithoutFence,
+    /// Of several persisters only one fences new structures.
+    InitPartWithoutFence,
+    /// Of several persisters only one fences links that publish.
+    PublishPartWithoutFence,
+    /// Of several persisters only one fences pointers, attributes and link counts.
+    FinishPartWithoutFence,
+    /// Of several persisters only one fences greater sizes.
+    GrowPartWithoutFence,
     /// No fence after greater sizes, tables, and modes.
     NoGrowFence,
     /// The old name of a rename is removed before the new one is there.

@@ -78,7 +78,7 @@ impl Sharing {
         let results: Vec<_> = parts.iter().map(|_| Mutex::new(None)).collect();
         let make = |n: usize| {
             let done = work(parts[n]).and_then(|result| {
-                if let Some(rule) = rule.filter(|_| !hit(Bug::PartWithoutFence)) {
+                if let Some(rule) = rule.filter(|rule| !hit(without_fence(*rule))) {
                     pm.fence(rule)?;
                 }
                 Ok(result)
@@ -94,6 +94,16 @@ impl Sharing {
             Threads::Own => (0..parts.len()).for_each(make),
         }
         results.into_iter().filter_map(Mutex::into_inner).collect()
+    }
+}
+
+/// The bug that leaves out the fences of the parts of a step.
+fn without_fence(rule: Rule) -> Bug {
+    match rule {
+        Rule::InitialiseBeforePoint => Bug::InitPartWithoutFence,
+        Rule::LinkBeforeUnlink => Bug::PublishPartWithoutFence,
+        Rule::NullifyBeforeReuse => Bug::FinishPartWithoutFence,
+        _ => Bug::GrowPartWithoutFence,
     }
 }
 
