@@ -12,12 +12,13 @@
 
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{FANOUT, LINES, Line, Page, bitmap_pages, bitmap_word};
+use crate::seeded::{Bug, hit};
 use crate::shards::Shards;
 use crate::space::Space;
+use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use crate::sync::{Mutex, MutexGuard};
 use hashbrown::HashMap;
 use medium::Pmem;
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Pages that a shard takes at a time.
 const BATCH: usize = 32;
@@ -245,6 +246,10 @@ impl Alloc {
         let latest = chunk.word(space, page)?;
         let word = space.load(bitmap_word(page))?;
         if word & bits != bits {
+            if hit(Bug::MarkUnlocked) {
+                drop(chunk);
+                chunk = self.chunk(space, page)?;
+            }
             space.pm.store_word(bitmap_word(page), word | bits);
             chunk.set(space, page, latest, latest | bits)?;
             // Calls do not wait for the flush.

@@ -11,10 +11,10 @@
 //! was made and removed before it was persistent leaves no change, unless others wait for it.
 
 use crate::format::{Hash, Line};
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use vfs::Ino;
 
 /// The state of a change, for others that wait for it.

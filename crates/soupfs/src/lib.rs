@@ -7,7 +7,7 @@
 //! differ in the links and roots that they follow. `format.md` has the bytes.
 //!
 //! # Modules, each below those that use it
-//! - `error`, `format`, `mode`, `seeded`: the format.
+//! - `error`, `format`, `mode`, `seeded`, `sync`: the format; locks and atomics.
 //! - `space`, `shards`, `alloc`: reads of the image; values for each thread; the allocator.
 //! - `numa`, `sharing`: the number of NUMA nodes; the steps of a round among several persisters.
 //! - `view`, `change`, `staged`, `node`: the latest view of directories, the changes that are not
@@ -67,6 +67,7 @@ mod shards;
 mod sharing;
 mod space;
 mod staged;
+mod sync;
 mod system;
 mod view;
 mod volume;

@@ -8,10 +8,10 @@ use crate::error::Res;
 use crate::format::{Line, inode};
 use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
+use crate::sync::RwLockWriteGuard;
 use crate::view::Found;
 use crate::volume::Volume;
 use medium::Pmem;
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 use vfs::{Attr, Ctx, Errno, Ino, Name, RenameFlags, check_name, check_replaced, perm};
 

@@ -50,6 +50,12 @@ medium::seeded_bugs! {
     TwoParents,
     /// `fsync` of a file leaves out the names that its own waits for.
     FsyncWithoutPath,
+    /// A bit is set in a word of the bitmap that others may have changed since it was read.
+    MarkUnlocked,
+    /// A round forgets that calls have changed a node meanwhile.
+    ListedLate,
+    /// A round forgets blocks that calls have written meanwhile.
+    StagedForgotten,
     /// A directory leaves memory while only its latest view splits a chain.
     ForgottenSlots,
     /// Rounds begin once in the time of the bound.

@@ -1,7 +1,7 @@
 //! Values of which each thread uses its own, so that threads seldom wait for each other.
 
+use crate::sync::{Mutex, MutexGuard, thread_local};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

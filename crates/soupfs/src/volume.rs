@@ -15,12 +15,12 @@ use crate::shards::Shards;
 use crate::sharing::Sharing;
 use crate::space::Space;
 use crate::staged::Staged;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use medium::Pmem;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use vfs::{Atime, Clock, Errno, Ino};
 
 const SHARDS: u64 = 64;

@@ -142,7 +142,8 @@ impl FilePlan {
         state.file.root = self.root.0;
         for (block, staged) in &self.taken {
             let now = state.file.staged.get(*block);
-            if now.is_some_and(|now| now.page() == staged.page()) {
+            let is_same = |now: Staged| now.page() == staged.page() || hit(Bug::StagedForgotten);
+            if now.is_some_and(is_same) {
                 state.file.staged.remove(*block);
             }
         }

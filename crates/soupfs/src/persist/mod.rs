@@ -168,9 +168,13 @@ impl<P: Pmem> Volume<P> {
         if nodes.is_empty() && orphans.is_empty() {
             return Ok(Done::default());
         }
-        for node in &nodes {
-            node.is_listed.store(false, SeqCst);
+        let unlist = || nodes.iter().for_each(|n| n.is_listed.store(false, SeqCst));
+        if hit(Bug::ListedLate) {
+            let done = self.run(nodes.clone(), &orphans, None);
+            unlist();
+            return done;
         }
+        unlist();
         self.run(nodes, &orphans, None)
     }
 
