@@ -117,7 +117,7 @@ fn pairs_of_calls_on_a_full_chain() {
         ops: 0,
         scripts: full_chain::scripts(),
         schedules: bound(vec![Schedule::Sync], Schedule::ALL.to_vec()),
-        moments: bound(8, usize::MAX),
+        moments: bound(8, 40),
         recovery_depth: bound(0, 1),
         ..options
     });
