@@ -70,6 +70,7 @@ struct file {
     char *held;          /* NULL: not a journal in order. Else ROOM bytes for writes that are held */
     int held_count;      /* bytes that wait for those after them. They end at `end` */
     sqlite3_int64 end;   /* of the last write to a journal */
+    sqlite3_int64 size;  /* of a rollback journal that holds writes, without those. -1: not known */
     struct file *journal;  /* of a database: its open rollback journal that holds writes */
     struct file *database; /* of such a journal */
 };
@@ -109,6 +110,14 @@ static void leave_place(struct place *place)
     *link = place->next;
     pg_close(place->group);
     free(place);
+}
+
+/* The place of a database, for its journal. */
+static struct place *share_place(struct place *place)
+{
+    if (place)
+        place->users++;
+    return place;
 }
 
 /* The group of the mount with this directory, which it makes if `is_new`. NULL if the mount has no group. */
@@ -234,13 +243,25 @@ static int enter_owner(struct owner **found, sqlite3_file *database, const char 
 
 /* --- files ----------------------------------------------------------------------------- */
 
+/* Writes bytes of a journal that end at `end`. */
+static int write_up_to_end(sqlite3_file *file, const void *bytes, int count)
+{
+    struct file *own = (struct file *)file;
+    int result = real(file)->pMethods->xWrite(real(file), bytes, count, own->end - count);
+    if (result != SQLITE_OK)
+        own->size = -1;
+    else if (own->size >= 0 && own->size < own->end)
+        own->size = own->end;
+    return result;
+}
+
 /* Writes what is held. Each call that may follow a write to a journal does this first. */
 static int release(sqlite3_file *file)
 {
     struct file *own = (struct file *)file;
     int count = own->held_count;
     own->held_count = 0;
-    return count ? real(file)->pMethods->xWrite(real(file), own->held, count, own->end - count) : SQLITE_OK;
+    return count ? write_up_to_end(file, own->held, count) : SQLITE_OK;
 }
 
 /* Writes what the rollback journal of a database holds. Each change of the database does this first:
@@ -274,7 +295,7 @@ static int write_to_journal(sqlite3_file *file, const void *bytes, int count, sq
         return result;
     own->end = offset + count;
     if (!is_held)
-        return real(file)->pMethods->xWrite(real(file), bytes, count, offset);
+        return write_up_to_end(file, bytes, count);
     memcpy(own->held, bytes, (size_t)count);
     own->held_count = count;
     return SQLITE_OK;
@@ -297,8 +318,16 @@ static int file_close(sqlite3_file *file)
 
 static int file_read(sqlite3_file *file, void *bytes, int count, sqlite3_int64 offset)
 {
+    struct file *own = (struct file *)file;
     int released = release(file);
-    return released ? released : real(file)->pMethods->xRead(real(file), bytes, count, offset);
+    if (released != SQLITE_OK)
+        return released;
+    /* Each commit looks for an old header behind what it wrote. The kernel would ask for the size. */
+    if (own->database && own->size >= 0 && offset >= own->size) {
+        memset(bytes, 0, (size_t)count);
+        return SQLITE_IOERR_SHORT_READ;
+    }
+    return real(file)->pMethods->xRead(real(file), bytes, count, offset);
 }
 
 static int file_write(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
@@ -314,7 +343,11 @@ static int file_truncate(sqlite3_file *file, sqlite3_int64 size)
     int released = release(file);
     if (released == SQLITE_OK)
         released = release_journal((struct file *)file);
-    return released ? released : real(file)->pMethods->xTruncate(real(file), size);
+    if (released != SQLITE_OK)
+        return released;
+    int result = real(file)->pMethods->xTruncate(real(file), size);
+    ((struct file *)file)->size = result == SQLITE_OK ? size : -1;
+    return result;
 }
 
 static int is_spanning(void)
@@ -440,7 +473,7 @@ static int file_unfetch(sqlite3_file *file, sqlite3_int64 offset, void *memory)
 
 static const sqlite3_io_methods methods[] = {METHODS(1), METHODS(2), METHODS(3)};
 
-/* The open database of a rollback journal, if both are files of this VFS itself. */
+/* The open database of a journal, if both are files of this VFS itself. */
 static struct file *database_of(const char *journal)
 {
     struct file *database = (struct file *)sqlite3_database_file_object(journal);
@@ -451,13 +484,15 @@ static struct file *database_of(const char *journal)
 }
 
 /* Lets a journal hold writes. */
-static int prepare_to_hold(struct file *own, const char *name, int flags)
+static int prepare_to_hold(struct file *own, struct file *database, int flags)
 {
     own->is_wal = (flags & SQLITE_OPEN_WAL) != 0;
     if (flags & SQLITE_OPEN_MAIN_JOURNAL)
-        own->database = database_of(name);
+        own->database = database;
     if (!own->is_wal && !own->database)
         return SQLITE_OK;
+    if (own->database && real(&own->base)->pMethods->xFileSize(real(&own->base), &own->size) != SQLITE_OK)
+        own->size = -1;
     own->held = sqlite3_malloc(ROOM);
     if (!own->held)
         return SQLITE_NOMEM;
@@ -472,18 +507,21 @@ static int put_in_order(struct file *own, const char *name, int flags)
     const int journals = SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_WAL | SQLITE_OPEN_SUPER_JOURNAL;
     char dir[PATH_MAX];
     int result = SQLITE_OK, is_database = (flags & SQLITE_OPEN_MAIN_DB) != 0;
+    struct file *database = NULL;
     if (!name || !(flags & SQLITE_OPEN_READWRITE) || !(flags & (SQLITE_OPEN_MAIN_DB | journals)) ||
         !directory(name, dir))
         return SQLITE_OK;
+    if (flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_WAL))
+        database = database_of(name);
     pthread_mutex_lock(&tables);
     own->is_super = (flags & SQLITE_OPEN_SUPER_JOURNAL) != 0;
     supers += own->is_super;
-    own->place = enter_place(dir, is_database);
+    own->place = database ? share_place(database->place) : enter_place(dir, is_database);
     if (own->place && is_database)
         result = enter_owner(&own->owner, real(&own->base), name, dir);
     pthread_mutex_unlock(&tables);
     if (result == SQLITE_OK && own->place)
-        result = prepare_to_hold(own, name, flags);
+        result = prepare_to_hold(own, database, flags);
     return result;
 }
 

@@ -5,6 +5,7 @@
   order.py LIBRARY journal DIR      writes of a rollback journal are joined, but not past the database's
   order.py LIBRARY two DIR          one process has a database open, and another one is refused
   order.py LIBRARY spanning A B     a transaction on databases in two directories
+  order.py LIBRARY full DIR         a full file system: an error, and the commits before it stay
   order.py LIBRARY elsewhere DIR    syncs outside of a mount are those of the default VFS
   order.py LIBRARY fill DB MODE     numbered transactions until an error
   order.py LIBRARY check DB MODE    after a crash: sound, and the numbers have no gap
@@ -167,6 +168,36 @@ def spanning(one, other):
     assert not [name for name in os.listdir(one) if "-mj" in name]
 
 
+def full(directory):
+    status = os.statvfs(directory)
+    with open(os.path.join(directory, "ballast"), "w") as ballast:
+        os.posix_fallocate(ballast.fileno(), 0, status.f_bavail * status.f_frsize - (4 << 20))
+    for mode in MODES:
+        path, number = os.path.join(directory, f"{mode}.db"), 0
+        database = prepare(path, mode)
+        database.execute("PRAGMA cache_size=4")
+        error = None
+        while not error:
+            number += 1
+            try:
+                database.execute("BEGIN")
+                database.execute("INSERT INTO numbers VALUES(?, randomblob(200000))", (number,))
+                database.execute("UPDATE numbers SET body = randomblob(200000) WHERE n = ?", (number // 2,))
+                database.execute("COMMIT")
+            except sqlite3.OperationalError as full:
+                error = full
+        # The shared memory of a WAL says "disk I/O error" when it cannot grow.
+        assert str(error) in ("database or disk is full", "disk I/O error"), error
+        assert number > 2, number
+        # SQLite may have ended the transaction itself.
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        assert value(database, "SELECT max(n) FROM numbers") == number - 1
+        database.close()
+        assert sound(path) == number - 1
+        os.unlink(path)
+
+
 def elsewhere(directory):
     database = prepare(os.path.join(directory, "plain.db"), "delete")
     assert value(database, "PRAGMA selvedge_order") == "fsync"
@@ -199,5 +230,6 @@ def check(path, mode):
 
 
 if __name__ == "__main__":
+    PARTS = (modes, frames, journal, two, spanning, full, elsewhere, fill, check)
     LIBRARY = os.path.abspath(sys.argv[1])
-    {f.__name__: f for f in (modes, frames, journal, two, spanning, elsewhere, fill, check)}[sys.argv[2]](*sys.argv[3:])
+    {f.__name__: f for f in PARTS}[sys.argv[2]](*sys.argv[3:])
