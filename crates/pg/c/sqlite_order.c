@@ -322,7 +322,7 @@ static int file_read(sqlite3_file *file, void *bytes, int count, sqlite3_int64 o
     int released = release(file);
     if (released != SQLITE_OK)
         return released;
-    /* Each commit looks for an old header behind what it wrote. The kernel would ask for the size. */
+    /* Each commit looks for an old header after its own bytes. The kernel would ask for the size. */
     if (own->database && own->size >= 0 && offset >= own->size) {
         memset(bytes, 0, (size_t)count);
         return SQLITE_IOERR_SHORT_READ;
