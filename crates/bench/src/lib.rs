@@ -50,12 +50,14 @@ pub mod micro;
 pub mod mounted;
 pub mod paper;
 pub mod patches;
+mod postmark;
 pub mod report;
 pub mod scaling;
 pub mod scan;
 pub mod soup;
 pub mod stats;
 mod table;
+mod tree;
 
 pub use engine::{Engine, names};
 pub use error::{Error, Result};

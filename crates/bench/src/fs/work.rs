@@ -3,8 +3,9 @@
 use super::Options;
 use crate::detached::{is_installed, run};
 use crate::error::{Context, Result};
-use crate::mounted::postmark;
 use crate::mounted::tree::{Archive, archive};
+use crate::postmark;
+use crate::tree::Directory;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
@@ -295,8 +296,7 @@ impl Materials {
                 max_bytes: self.max_bytes as usize,
                 ..postmark::Config::default()
             };
-            let done = postmark::run(dir, &config);
-            return done.map(drop).what(|| "PostMark".into());
+            return postmark::run(&Directory::open(dir)?, &config).map(drop);
         }
         let script = self.scratch.join("postmark");
         let text = format!(

@@ -13,16 +13,19 @@ pub mod scale;
 mod workload;
 
 use crate::chart::Chart;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::machine::Machine;
 use crate::matrix::{Cell, Matrix};
 use crate::paper::FIGURE_2_10;
+use crate::postmark::{self, Config};
 use crate::table::{Grid, count};
+use crate::tree::InProcess;
 use mount::{Mounted, Taken, image};
 use patch::Optimised;
 use serde::Serialize;
 use std::fmt;
-use workload::{PostMark, Tree, delete_all};
+use vfs::FileSystem;
+use workload::{Tree, delete_all, postmark_bytes, postmark_inodes};
 
 /// The options of a run.
 #[derive(Debug, Clone)]
@@ -243,7 +246,7 @@ fn rows(best: &[(Workload, Optimisations, Taken)]) -> Vec<Row> {
 struct Bench {
     kernel: Tree,
     program: Tree,
-    mail: PostMark,
+    mail: Config,
 }
 
 impl Bench {
@@ -251,7 +254,7 @@ impl Bench {
         Self {
             kernel: Tree::new(options.files),
             program: Tree::new(options.andrew_files),
-            mail: PostMark {
+            mail: Config {
                 files: options.mails,
                 transactions: options.mails,
                 min_bytes: 500.min(options.max_bytes as usize),
@@ -264,7 +267,7 @@ impl Bench {
     /// Runs workloads in sequence on a new image, each on a mount of its own.
     fn measure(&self, parts: &[Workload], how: Optimisations) -> Result<Vec<Taken>> {
         let (bytes, inodes) = match parts.first() {
-            Some(Workload::PostMark) => (self.mail.image_bytes(), self.mail.inodes()),
+            Some(Workload::PostMark) => (postmark_bytes(&self.mail), postmark_inodes(&self.mail)),
             Some(Workload::Andrew) => (2 * self.program.image_bytes(), 2 * self.program.inodes()),
             Some(Workload::Untar | Workload::Delete) | None => {
                 (self.kernel.image_bytes(), self.kernel.inodes())
@@ -273,16 +276,23 @@ impl Bench {
         let device = image(bytes, inodes)?;
         let run = |workload: &Workload| {
             let mounted = Mounted::open(&device, how)?;
-            let taken = mounted.measure(|fs| match workload {
-                Workload::Untar => self.kernel.unpack(fs),
-                Workload::Delete => delete_all(fs),
-                Workload::PostMark => self.mail.run(fs),
-                Workload::Andrew => self.program.develop(fs),
-            })?;
+            let taken = mounted.measure(|fs| self.work(*workload, fs))?;
             mounted.close()?;
             Ok(taken)
         };
         parts.iter().map(run).collect()
+    }
+
+    fn work(&self, workload: Workload, fs: &dyn FileSystem) -> Result<()> {
+        let done = match workload {
+            Workload::Untar => self.kernel.unpack(fs),
+            Workload::Delete => delete_all(fs),
+            Workload::Andrew => self.program.develop(fs),
+            Workload::PostMark => {
+                return postmark::run(&InProcess::new(fs), &self.mail).map(drop);
+            }
+        };
+        done.what(|| "the workload".into())
     }
 }
 
@@ -467,7 +477,9 @@ mod tests {
 
         let device = image(bench.kernel.image_bytes(), bench.kernel.inodes()).unwrap();
         let mounted = Mounted::open(&device, how).unwrap();
-        mounted.measure(|fs| bench.kernel.unpack(fs)).unwrap();
+        mounted
+            .measure(|fs| bench.work(Workload::Untar, fs))
+            .unwrap();
         mounted.close().unwrap();
         let report = ext2::check(&*device);
         assert!(report.findings.is_empty(), "{:?}", report.findings);

@@ -100,12 +100,11 @@ impl Mounted {
     /// If the workload fails.
     pub(super) fn measure(
         &self,
-        work: impl FnOnce(&dyn FileSystem) -> vfs::Result<()>,
+        work: impl FnOnce(&dyn FileSystem) -> Result<()>,
     ) -> Result<Taken> {
         let start = cpu_seconds();
-        work(&self.fs)
-            .and_then(|()| self.fs.sync())
-            .what(|| "the workload".into())?;
+        work(&self.fs)?;
+        self.fs.sync().what(|| "sync".into())?;
         let cpu_seconds = cpu_seconds() - start;
         let (now, was) = (self.cache.stats(), self.before);
         let made = |s: &CacheStats| s.graph.patches + s.graph.empties;

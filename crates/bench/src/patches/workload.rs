@@ -1,5 +1,6 @@
 //! The workloads of Figure 2.10 as calls of a file system: the same in every run.
 
+use crate::postmark::Config;
 use fastrand::Rng;
 use vfs::{Attr, Cookie, Ctx, FileSystem, FileType, Ino, OpenFlags, Result, SetAttr, SetTime};
 
@@ -13,11 +14,10 @@ const TAR_RECORD: usize = 10_240;
 /// Bytes that the C library reads and writes at once.
 const STREAM: usize = 4096;
 
-/// A file system, and bytes to write to it.
+/// A file system, and its caller.
 pub(super) struct Worker<'a> {
     fs: &'a dyn FileSystem,
     cx: Ctx,
-    noise: &'a [u8],
 }
 
 /// A source tree: exponentially distributed sizes, directories three deep.
@@ -60,7 +60,7 @@ impl Tree {
 
     /// Unpacks it, as tar does.
     pub(super) fn unpack(&self, fs: &dyn FileSystem) -> Result<()> {
-        let worker = Worker::new(fs, &self.noise);
+        let worker = Worker::new(fs);
         let mut dirs = Vec::new();
         for i in 0..self.files.len() {
             if (i as u32).is_multiple_of(PER_DIRECTORY) {
@@ -85,7 +85,7 @@ impl Tree {
 
     /// The phases of the Andrew benchmark: directories, copy, stat, read, build.
     pub(super) fn develop(&self, fs: &dyn FileSystem) -> Result<()> {
-        let worker = Worker::new(fs, &self.noise);
+        let worker = Worker::new(fs);
         let count = self.files.len().div_ceil(PER_DIRECTORY as usize);
         let make = |i| worker.mkdir(Ino::ROOT, &format!("dir{i}"));
         let dirs: Vec<Ino> = (0..count).map(make).collect::<Result<_>>()?;
@@ -125,122 +125,24 @@ impl Tree {
 
 /// Removes everything, as `rm -r` does.
 pub(super) fn delete_all(fs: &dyn FileSystem) -> Result<()> {
-    Worker::new(fs, &[]).empty(Ino::ROOT)
+    Worker::new(fs).empty(Ino::ROOT)
 }
 
-/// PostMark (J. Katcher, 1997): the life of a mail server's small files. Each
-/// transaction is a read or an append, and then a creation or a deletion (even odds).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PostMark {
-    pub files: u32,
-    pub transactions: u32,
-    pub min_bytes: usize,
-    pub max_bytes: usize,
-    pub seed: u64,
+/// Room that an image needs for PostMark.
+pub(super) fn postmark_bytes(config: &Config) -> u64 {
+    let files = u64::from(config.files + config.transactions);
+    files * (config.max_bytes as u64 + 16_384) + (64 << 20)
 }
 
-struct Mail<'a> {
-    worker: Worker<'a>,
-    config: PostMark,
-    random: Rng,
-    /// Names and sizes.
-    files: Vec<(u32, usize)>,
-    made: u32,
-}
-
-impl PostMark {
-    /// Room that an image needs for it.
-    pub(super) fn image_bytes(&self) -> u64 {
-        let files = u64::from(self.files + self.transactions);
-        files * (self.max_bytes as u64 + 16_384) + (64 << 20)
-    }
-
-    /// Upper bound of the inodes in use, with some to spare.
-    pub(super) fn inodes(&self) -> u32 {
-        self.files + self.transactions + 100
-    }
-
-    /// Runs PostMark. Its files are deleted at the end.
-    pub(super) fn run(self, fs: &dyn FileSystem) -> Result<()> {
-        let noise = vec![b'm'; self.max_bytes];
-        let mut mail = Mail {
-            worker: Worker::new(fs, &noise),
-            config: self,
-            random: Rng::with_seed(self.seed),
-            files: Vec::new(),
-            made: 0,
-        };
-        for _ in 0..self.files {
-            mail.create()?;
-        }
-        for _ in 0..self.transactions {
-            mail.transaction()?;
-        }
-        while !mail.files.is_empty() {
-            mail.delete()?;
-        }
-        Ok(())
-    }
-}
-
-impl Mail<'_> {
-    fn transaction(&mut self) -> Result<()> {
-        if !self.files.is_empty() {
-            match self.random.bool() {
-                true => self.read()?,
-                false => self.append()?,
-            }
-        }
-        match self.random.bool() || self.files.is_empty() {
-            true => self.create(),
-            false => self.delete(),
-        }
-    }
-
-    fn create(&mut self) -> Result<()> {
-        self.made += 1;
-        let PostMark {
-            min_bytes,
-            max_bytes,
-            ..
-        } = self.config;
-        let len = self.random.usize(min_bytes..=max_bytes);
-        self.worker
-            .make_file(Ino::ROOT, &self.made.to_string(), &self.worker.noise[..len])?;
-        self.files.push((self.made, len));
-        Ok(())
-    }
-
-    fn delete(&mut self) -> Result<()> {
-        let victim = self.random.usize(..self.files.len());
-        let (name, _) = self.files.swap_remove(victim);
-        let Worker { fs, cx, .. } = &self.worker;
-        fs.unlink(cx, Ino::ROOT, name.to_string().as_bytes())
-    }
-
-    fn read(&mut self) -> Result<()> {
-        let (name, _) = self.files[self.random.usize(..self.files.len())];
-        self.worker.read(Ino::ROOT, &name.to_string())
-    }
-
-    /// Grows a file, up to the largest size.
-    fn append(&mut self) -> Result<()> {
-        let chosen = self.random.usize(..self.files.len());
-        let (name, old) = self.files[chosen];
-        let len = self.random.usize(..=self.config.max_bytes - old);
-        let Worker { fs, noise, .. } = &self.worker;
-        let ino = self.worker.find(Ino::ROOT, &name.to_string())?.ino;
-        self.worker.write(ino, old as u64, &noise[..len], STREAM)?;
-        fs.forget(ino, 1);
-        self.files[chosen].1 += len;
-        Ok(())
-    }
+/// Upper bound of the inodes that PostMark uses, with some to spare.
+pub(super) fn postmark_inodes(config: &Config) -> u32 {
+    config.files + config.transactions + 100
 }
 
 impl<'a> Worker<'a> {
-    fn new(fs: &'a dyn FileSystem, noise: &'a [u8]) -> Self {
+    fn new(fs: &'a dyn FileSystem) -> Self {
         let cx = Ctx::root();
-        Self { fs, cx, noise }
+        Self { fs, cx }
     }
 
     /// A directory; with a reference.
@@ -359,23 +261,6 @@ mod tests {
         let empty = entries(&fs);
         tree.develop(&fs).unwrap();
         assert_eq!(entries(&fs) - empty, 3 + 50 + 50 + 1);
-        assert!(fs.audit().is_empty());
-    }
-
-    #[test]
-    fn postmark_deletes_its_files() {
-        let fs = ModelFs::default();
-        let empty = entries(&fs);
-        let mail = PostMark {
-            files: 5,
-            transactions: 60,
-            min_bytes: 10,
-            max_bytes: 9000,
-            seed: 42,
-        };
-        mail.run(&fs).unwrap();
-        PostMark { files: 0, ..mail }.run(&fs).unwrap();
-        assert_eq!(entries(&fs), empty);
         assert!(fs.audit().is_empty());
     }
 }

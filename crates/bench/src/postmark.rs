@@ -4,9 +4,13 @@
 //! transactions, each a read or an append and then a creation or a deletion (even odds),
 //! through buffered streams, seed 42.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use crate::error::Result;
+use crate::tree::Tree;
+use std::ffi::CString;
+use std::time::Instant;
+
+/// Bytes that the C library reads and writes at once.
+const STREAM_BYTES: usize = 4096;
 
 /// The parameters.
 #[derive(Debug, Clone, Copy)]
@@ -15,8 +19,6 @@ pub(crate) struct Config {
     pub transactions: u32,
     pub min_bytes: usize,
     pub max_bytes: usize,
-    /// Bytes of one read or write call on the stream.
-    pub io_bytes: usize,
     pub seed: u64,
 }
 
@@ -27,7 +29,6 @@ impl Default for Config {
             transactions: 500,
             min_bytes: 500,
             max_bytes: 10_000,
-            io_bytes: 512,
             seed: 42,
         }
     }
@@ -42,41 +43,42 @@ pub(crate) struct Tally {
     pub appended: u32,
 }
 
-/// Runs the benchmark in `dir` and leaves it empty.
-pub(crate) fn run(dir: &Path, config: &Config) -> io::Result<Tally> {
+/// Runs the benchmark in the root of `tree`, and leaves it empty. Also returns the nanoseconds of
+/// each transaction.
+pub(crate) fn run(tree: &dyn Tree, config: &Config) -> Result<(Tally, Vec<f64>)> {
     let mut mail = Mail {
-        dir,
+        tree,
         config,
         random: fastrand::Rng::with_seed(config.seed),
-        text: vec![b'm'; config.max_bytes],
         files: Vec::new(),
-        made: 0,
         tally: Tally::default(),
     };
-    for _ in 0..config.files {
-        mail.create()?;
-    }
+    (0..config.files).try_for_each(|_| mail.create())?;
+    let mut times = Vec::with_capacity(config.transactions as usize);
+    let mut last = Instant::now();
     for _ in 0..config.transactions {
         mail.transaction()?;
+        let now = Instant::now();
+        times.push((now - last).as_nanos() as f64);
+        last = now;
     }
     while !mail.files.is_empty() {
         mail.delete()?;
     }
-    Ok(mail.tally)
+    Ok((mail.tally, times))
 }
 
 struct Mail<'a> {
-    dir: &'a Path,
+    tree: &'a dyn Tree,
     config: &'a Config,
     random: fastrand::Rng,
-    text: Vec<u8>,
-    files: Vec<(PathBuf, usize)>,
-    made: u32,
+    /// Names and bytes.
+    files: Vec<(CString, usize)>,
     tally: Tally,
 }
 
 impl Mail<'_> {
-    fn transaction(&mut self) -> io::Result<()> {
+    fn transaction(&mut self) -> Result<()> {
         if !self.files.is_empty() {
             match self.random.bool() {
                 true => self.read()?,
@@ -89,81 +91,76 @@ impl Mail<'_> {
         }
     }
 
-    fn create(&mut self) -> io::Result<()> {
-        self.made += 1;
-        let path = self.dir.join(self.made.to_string());
-        let len = self
-            .random
-            .usize(self.config.min_bytes..=self.config.max_bytes);
-        self.write(File::create_new(&path)?, len)?;
-        self.files.push((path, len));
+    fn create(&mut self) -> Result<()> {
         self.tally.created += 1;
+        let name = CString::new(self.tally.created.to_string()).unwrap_or_default();
+        let sizes = self.config.min_bytes..=self.config.max_bytes;
+        let len = self.random.usize(sizes);
+        let file = self.tree.create(&name)?;
+        file.write_bytes(0, len, STREAM_BYTES)?;
+        self.files.push((name, len));
         Ok(())
     }
 
-    fn delete(&mut self) -> io::Result<()> {
+    fn delete(&mut self) -> Result<()> {
         let victim = self.random.usize(..self.files.len());
-        let (path, _) = self.files.swap_remove(victim);
+        let (name, _) = self.files.swap_remove(victim);
         self.tally.deleted += 1;
-        fs::remove_file(path)
+        self.tree.unlink(&name)
     }
 
-    fn read(&mut self) -> io::Result<()> {
-        let (path, _) = &self.files[self.random.usize(..self.files.len())];
-        let mut stream = BufReader::with_capacity(4096, File::open(path)?);
-        let mut buf = vec![0; self.config.io_bytes];
-        while stream.read(&mut buf)? > 0 {}
+    fn read(&mut self) -> Result<()> {
+        let (name, _) = &self.files[self.random.usize(..self.files.len())];
         self.tally.read += 1;
-        Ok(())
+        self.tree.open(name)?.read_whole(&mut [0; STREAM_BYTES])
     }
 
     /// Grows a file, up to the largest size.
-    fn append(&mut self) -> io::Result<()> {
+    fn append(&mut self) -> Result<()> {
         let chosen = self.random.usize(..self.files.len());
-        let room = self.config.max_bytes - self.files[chosen].1;
-        let len = self.random.usize(..=room);
-        let file = OpenOptions::new()
-            .append(true)
-            .open(&self.files[chosen].0)?;
-        self.write(file, len)?;
-        self.files[chosen].1 += len;
+        let (name, size) = &mut self.files[chosen];
+        let len = self.random.usize(..=self.config.max_bytes - *size);
+        let file = self.tree.open(name)?;
+        file.write_bytes(*size as u64, len, STREAM_BYTES)?;
+        *size += len;
         self.tally.appended += 1;
         Ok(())
-    }
-
-    fn write(&self, file: File, len: usize) -> io::Result<()> {
-        let mut stream = BufWriter::with_capacity(4096, file);
-        for chunk in self.text[..len].chunks(self.config.io_bytes) {
-            stream.write_all(chunk)?;
-        }
-        stream.flush()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::{Directory, InProcess};
+    use oracle::{ModelFs, Snapshot};
+    use vfs::FileSystem;
 
+    /// All transactions run, and no file is left, in a directory and in an engine.
     #[test]
     fn postmark_runs_all_transactions_and_cleans_up() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config::default();
-        let tally = run(dir.path(), &config).unwrap();
+        let (tally, times) = run(&Directory::open(dir.path()).unwrap(), &config).unwrap();
+        assert_eq!(times.len(), config.transactions as usize);
         assert_eq!(tally.read + tally.appended, config.transactions);
         assert_eq!(tally.created, tally.deleted);
         assert!(tally.created > config.files && tally.read > 0 && tally.appended > 0);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        assert_eq!(run(dir.path(), &config).unwrap(), tally);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+
+        let fs = ModelFs::default();
+        let empty = Snapshot::take(&fs).unwrap().len();
+        assert_eq!(run(&InProcess::new(&fs), &config).unwrap().0, tally);
+        assert_eq!(Snapshot::take(&fs).unwrap().len(), empty);
+        assert!(fs.audit().is_empty());
     }
 
     #[test]
     fn survives_running_out_of_files() {
-        let dir = tempfile::tempdir().unwrap();
         let config = Config {
             files: 0,
             transactions: 50,
             ..Config::default()
         };
-        run(dir.path(), &config).unwrap();
+        run(&InProcess::new(&ModelFs::default()), &config).unwrap();
     }
 }

@@ -1,0 +1,183 @@
+//! The calls of workloads, on an engine in this process and through the kernel.
+//!
+//! Both sides do the same work for the same call. A path is resolved from the root, component by
+//! component. A file is open while its value lives.
+
+use crate::error::{Context, Result};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::{pread, pwrite};
+use std::ffi::CStr;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use vfs::{Ctx, FileSystem, Ino, OpenFlags};
+
+/// The bytes that are written.
+static DATA: [u8; 1 << 20] = [b'm'; 1 << 20];
+
+/// A file system that several threads use.
+pub(crate) trait Tree: Send + Sync {
+    fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>>;
+    fn open(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>>;
+    fn unlink(&self, path: &CStr) -> Result<()>;
+}
+
+/// An open file.
+pub(crate) trait OpenFile {
+    /// Returns the number of bytes read.
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<usize>;
+    fn write(&self, off: u64, data: &[u8]) -> Result<()>;
+
+    /// Reads to the end of the file.
+    fn read_whole(&self, buf: &mut [u8]) -> Result<()> {
+        let mut off = 0;
+        loop {
+            match self.read(off, buf)? {
+                0 => return Ok(()),
+                read => off += read as u64,
+            }
+        }
+    }
+
+    /// Writes this many bytes in calls of at most `io_bytes`, which are at most 1 MiB.
+    fn write_bytes(&self, off: u64, bytes: usize, io_bytes: usize) -> Result<()> {
+        let mut calls = (0..bytes).step_by(io_bytes);
+        calls.try_for_each(|done| {
+            let len = io_bytes.min(bytes - done);
+            self.write(off + done as u64, &DATA[..len])
+        })
+    }
+}
+
+/// A file system called in this process.
+pub(crate) struct InProcess<F> {
+    fs: F,
+    cx: Ctx,
+}
+
+impl<F: Deref<Target: FileSystem>> InProcess<F> {
+    pub(crate) fn new(fs: F) -> Self {
+        let cx = Ctx::root();
+        Self { fs, cx }
+    }
+
+    /// Calls `act` with the directory of the path, and with the name in it.
+    fn at<T>(&self, path: &CStr, act: impl FnOnce(Ino, &[u8]) -> vfs::Result<T>) -> vfs::Result<T> {
+        let mut names = path.to_bytes().split(|byte| *byte == b'/');
+        let last = names.next_back().unwrap_or_default();
+        let mut dir = Ino::ROOT;
+        for name in names {
+            let found = self.fs.lookup(&self.cx, dir, name);
+            self.leave(dir);
+            dir = found?.ino;
+        }
+        let done = act(dir, last);
+        self.leave(dir);
+        done
+    }
+
+    fn leave(&self, dir: Ino) {
+        if dir != Ino::ROOT {
+            self.fs.forget(dir, 1);
+        }
+    }
+
+    /// Opens a file, and takes over the reference of the caller.
+    fn opened(&self, ino: Ino) -> vfs::Result<Box<dyn OpenFile + '_>> {
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let opened = self.fs.open(&self.cx, ino, flags);
+        opened.inspect_err(|_| self.fs.forget(ino, 1))?;
+        Ok(Box::new(Opened { tree: self, ino }))
+    }
+}
+
+impl<F: Deref<Target: FileSystem> + Send + Sync> Tree for InProcess<F> {
+    fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
+        self.at(path, |dir, name| self.fs.create(&self.cx, dir, name, 0o644))
+            .and_then(|attr| self.opened(attr.ino))
+            .what(|| "create".into())
+    }
+
+    fn open(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
+        self.at(path, |dir, name| self.fs.lookup(&self.cx, dir, name))
+            .and_then(|attr| self.opened(attr.ino))
+            .what(|| "open".into())
+    }
+
+    fn unlink(&self, path: &CStr) -> Result<()> {
+        self.at(path, |dir, name| self.fs.unlink(&self.cx, dir, name))
+            .what(|| "unlink".into())
+    }
+}
+
+/// An open file of an engine.
+struct Opened<'t, F: Deref<Target: FileSystem>> {
+    tree: &'t InProcess<F>,
+    ino: Ino,
+}
+
+impl<F: Deref<Target: FileSystem>> OpenFile for Opened<'_, F> {
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<usize> {
+        let InProcess { fs, cx } = self.tree;
+        fs.read(cx, self.ino, off, buf).what(|| "read".into())
+    }
+
+    fn write(&self, off: u64, data: &[u8]) -> Result<()> {
+        let InProcess { fs, cx } = self.tree;
+        let written = fs.write(cx, self.ino, off, data);
+        written.map(drop).what(|| "write".into())
+    }
+}
+
+impl<F: Deref<Target: FileSystem>> Drop for Opened<'_, F> {
+    fn drop(&mut self) {
+        self.tree.fs.release(self.ino);
+        self.tree.fs.forget(self.ino, 1);
+    }
+}
+
+/// A directory, by system calls. Only its descriptor is used: its file system may already be
+/// detached from the tree.
+pub(crate) struct Directory {
+    root: OwnedFd,
+}
+
+impl Directory {
+    /// A directory at this path.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty());
+        let root = root.what(|| format!("opening {}", path.display()))?;
+        Ok(Self { root })
+    }
+
+    fn at(&self, path: &CStr, flags: OFlags) -> Result<Box<dyn OpenFile>> {
+        let flags = flags | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.root, path, flags, Mode::from(0o644));
+        Ok(Box::new(file.what(|| "open".into())?))
+    }
+}
+
+impl Tree for Directory {
+    fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
+        self.at(path, OFlags::CREATE | OFlags::EXCL)
+    }
+
+    fn open(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
+        self.at(path, OFlags::empty())
+    }
+
+    fn unlink(&self, path: &CStr) -> Result<()> {
+        rustix::fs::unlinkat(&self.root, path, AtFlags::empty()).what(|| "unlink".into())
+    }
+}
+
+impl OpenFile for OwnedFd {
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<usize> {
+        pread(self, buf, off).what(|| "read".into())
+    }
+
+    fn write(&self, off: u64, data: &[u8]) -> Result<()> {
+        pwrite(self, data, off).map(drop).what(|| "write".into())
+    }
+}
