@@ -7,16 +7,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Size of the ext4 file system.
-const EXT4_BYTES: u64 = 512 << 20;
-
-/// The root of a fresh ext4 on a loop device over a file on tmpfs. It is mounted, opened
+/// The root of a fresh ext4 of this size on a loop device over a file on tmpfs. It is mounted, opened
 /// and at once detached and unlinked, so that it is removed with the descriptor, however
 /// this process ends.
 ///
 /// # Errors
 /// Without root, mkfs.ext4, mount or a loop device.
-pub(crate) fn ext4_on_loop() -> Result<OwnedFd> {
+pub(crate) fn ext4_on_loop(bytes: u64) -> Result<OwnedFd> {
     let dir = tempfile::Builder::new()
         .prefix("selvedge-ext4-")
         .tempdir_in("/dev/shm")
@@ -24,7 +21,7 @@ pub(crate) fn ext4_on_loop() -> Result<OwnedFd> {
     let (image, root) = (dir.path().join("image"), dir.path().join("root"));
     let what = || "preparing an ext4 image".to_owned();
     File::create(&image)
-        .and_then(|file| file.set_len(EXT4_BYTES))
+        .and_then(|file| file.set_len(bytes))
         .and_then(|()| std::fs::create_dir(&root))
         .what(what)?;
     // No lazy initialisation: it would write in the background of the measurement.

@@ -13,6 +13,9 @@
 //!   `{"target", "op", "threads", "ops_per_second", "speedup"}`.
 //! - [`soup`]: SoupFS beside BPFS and tmpfs, the figures of section 5.2 of the SoupFS paper. Rows
 //!   `{"target", "op", "threads", "flush_ns", "ns_median", "ns_p99", "ops_per_second"}`.
+//! - [`workloads`]: file servers, a web proxy and mail servers on engines, directories and mounts,
+//!   the figures of section 4.3 of the SoupFS paper. Rows
+//!   `{"target", "op", "threads", "flush_ns", "ns_median", "ns_p99", "ops_per_second"}`.
 //! - [`scan`]: time to mount, and memory of, a file system full of small files.
 //! - [`mounted`]: workloads on FUSE mounts, as ratios to the in-memory model's mount.
 //! - [`devices`]: FUA against flush, for waves of scattered blocks. Rows
@@ -54,10 +57,12 @@ mod postmark;
 pub mod report;
 pub mod scaling;
 pub mod scan;
+mod server;
 pub mod soup;
 pub mod stats;
 mod table;
 mod tree;
+pub mod workloads;
 
 pub use engine::{Engine, names};
 pub use error::{Error, Result};

@@ -4,12 +4,14 @@
 //! component. A file is open while its value lives.
 
 use crate::error::{Context, Result};
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::{pread, pwrite};
+use crate::server::Server;
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
+use rustix::io::{pread, pwrite, write};
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use tempfile::TempDir;
 use vfs::{Ctx, FileSystem, Ino, OpenFlags};
 
 /// The bytes that are written.
@@ -17,9 +19,13 @@ static DATA: [u8; 1 << 20] = [b'm'; 1 << 20];
 
 /// A file system that several threads use.
 pub(crate) trait Tree: Send + Sync {
+    fn mkdir(&self, path: &CStr) -> Result<()>;
     fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>>;
     fn open(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>>;
+    fn stat(&self, path: &CStr) -> Result<()>;
     fn unlink(&self, path: &CStr) -> Result<()>;
+    /// Makes everything durable.
+    fn sync(&self) -> Result<()>;
 }
 
 /// An open file.
@@ -27,6 +33,9 @@ pub(crate) trait OpenFile {
     /// Returns the number of bytes read.
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<usize>;
     fn write(&self, off: u64, data: &[u8]) -> Result<()>;
+    /// Writes at most 1 MiB at the end of the file, which it finds by a call.
+    fn append(&self, bytes: usize) -> Result<()>;
+    fn fsync(&self) -> Result<()>;
 
     /// Reads to the end of the file.
     fn read_whole(&self, buf: &mut [u8]) -> Result<()> {
@@ -92,6 +101,12 @@ impl<F: Deref<Target: FileSystem>> InProcess<F> {
 }
 
 impl<F: Deref<Target: FileSystem> + Send + Sync> Tree for InProcess<F> {
+    fn mkdir(&self, path: &CStr) -> Result<()> {
+        let made = self.at(path, |dir, name| self.fs.mkdir(&self.cx, dir, name, 0o755));
+        made.map(|made| self.fs.forget(made.ino, 1))
+            .what(|| "mkdir".into())
+    }
+
     fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
         self.at(path, |dir, name| self.fs.create(&self.cx, dir, name, 0o644))
             .and_then(|attr| self.opened(attr.ino))
@@ -104,9 +119,20 @@ impl<F: Deref<Target: FileSystem> + Send + Sync> Tree for InProcess<F> {
             .what(|| "open".into())
     }
 
+    fn stat(&self, path: &CStr) -> Result<()> {
+        let found = self.at(path, |dir, name| self.fs.lookup(&self.cx, dir, name));
+        found
+            .map(|found| self.fs.forget(found.ino, 1))
+            .what(|| "stat".into())
+    }
+
     fn unlink(&self, path: &CStr) -> Result<()> {
         self.at(path, |dir, name| self.fs.unlink(&self.cx, dir, name))
             .what(|| "unlink".into())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.fs.sync().what(|| "sync".into())
     }
 }
 
@@ -127,6 +153,17 @@ impl<F: Deref<Target: FileSystem>> OpenFile for Opened<'_, F> {
         let written = fs.write(cx, self.ino, off, data);
         written.map(drop).what(|| "write".into())
     }
+
+    fn append(&self, bytes: usize) -> Result<()> {
+        let InProcess { fs, cx } = self.tree;
+        let size = fs.getattr(cx, self.ino).what(|| "getattr".into())?.size;
+        self.write(size, &DATA[..bytes])
+    }
+
+    fn fsync(&self) -> Result<()> {
+        let InProcess { fs, cx } = self.tree;
+        fs.fsync(cx, self.ino, false).what(|| "fsync".into())
+    }
 }
 
 impl<F: Deref<Target: FileSystem>> Drop for Opened<'_, F> {
@@ -140,6 +177,17 @@ impl<F: Deref<Target: FileSystem>> Drop for Opened<'_, F> {
 /// detached from the tree.
 pub(crate) struct Directory {
     root: OwnedFd,
+    keep: Keep,
+}
+
+/// The owner of a directory, dropped after its descriptor.
+enum Keep {
+    /// None, or the file system of the descriptor.
+    Nothing,
+    /// A directory to remove.
+    Home { _home: TempDir },
+    /// A mount, and the directory of its image.
+    Mount { server: Server, _scratch: TempDir },
 }
 
 impl Directory {
@@ -148,7 +196,28 @@ impl Directory {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty());
         let root = root.what(|| format!("opening {}", path.display()))?;
-        Ok(Self { root })
+        Ok(Self::owned(root))
+    }
+
+    /// The root of a file system without other users.
+    pub(crate) fn owned(root: OwnedFd) -> Self {
+        let keep = Keep::Nothing;
+        Self { root, keep }
+    }
+
+    /// A new directory, removed at the end.
+    pub(crate) fn temporary(home: TempDir) -> Result<Self> {
+        let Self { root, .. } = Self::open(home.path())?;
+        let keep = Keep::Home { _home: home };
+        Ok(Self { root, keep })
+    }
+
+    /// The root of a mount, which is unmounted at the end. Then `scratch` is removed.
+    pub(crate) fn mounted(server: Server, scratch: TempDir) -> Result<Self> {
+        let Self { root, .. } = Self::open(&server.dir)?;
+        let _scratch = scratch;
+        let keep = Keep::Mount { server, _scratch };
+        Ok(Self { root, keep })
     }
 
     fn at(&self, path: &CStr, flags: OFlags) -> Result<Box<dyn OpenFile>> {
@@ -159,6 +228,10 @@ impl Directory {
 }
 
 impl Tree for Directory {
+    fn mkdir(&self, path: &CStr) -> Result<()> {
+        rustix::fs::mkdirat(&self.root, path, Mode::from(0o755)).what(|| "mkdir".into())
+    }
+
     fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
         self.at(path, OFlags::CREATE | OFlags::EXCL)
     }
@@ -167,8 +240,21 @@ impl Tree for Directory {
         self.at(path, OFlags::empty())
     }
 
+    fn stat(&self, path: &CStr) -> Result<()> {
+        let stat = rustix::fs::statat(&self.root, path, AtFlags::empty());
+        stat.map(drop).what(|| "stat".into())
+    }
+
     fn unlink(&self, path: &CStr) -> Result<()> {
         rustix::fs::unlinkat(&self.root, path, AtFlags::empty()).what(|| "unlink".into())
+    }
+
+    fn sync(&self) -> Result<()> {
+        rustix::fs::syncfs(&self.root).what(|| "sync".into())?;
+        match &self.keep {
+            Keep::Mount { server, .. } => server.sync(),
+            Keep::Nothing | Keep::Home { .. } => Ok(()),
+        }
     }
 }
 
@@ -179,5 +265,15 @@ impl OpenFile for OwnedFd {
 
     fn write(&self, off: u64, data: &[u8]) -> Result<()> {
         pwrite(self, data, off).map(drop).what(|| "write".into())
+    }
+
+    fn append(&self, bytes: usize) -> Result<()> {
+        rustix::fs::seek(self, SeekFrom::End(0)).what(|| "lseek".into())?;
+        let written = write(self, &DATA[..bytes]);
+        written.map(drop).what(|| "append".into())
+    }
+
+    fn fsync(&self) -> Result<()> {
+        rustix::fs::fsync(self).what(|| "fsync".into())
     }
 }

@@ -1,6 +1,6 @@
 //! CPU time of a workload: of the programs, of the server, and of the kernel's threads.
 
-use crate::mounted::server::Server;
+use crate::server::Server;
 use std::collections::HashMap;
 use std::fs;
 

@@ -4,7 +4,7 @@ use super::device::Loop;
 use crate::Engine;
 use crate::detached::run;
 use crate::error::{Context, Error, Result};
-use crate::mounted::server::Server;
+use crate::server::Server;
 use patch::stack::Mode;
 use rustix::fs::{Mode as Bits, OFlags, getxattr, syncfs};
 use serde_json::Value;
@@ -102,12 +102,7 @@ impl Target {
             .map_err(std::io::Error::from)
             .what(what)?;
         match self {
-            // FUSE does not pass syncfs(2) on to a server.
-            Self::Floor | Self::Ours(_) => {
-                let mut said = [0; fuse::SYNCED.len()];
-                let asked = getxattr(mounted.dir(), fuse::SYNC_XATTR, &mut said[..]);
-                asked.map(drop).map_err(std::io::Error::from).what(what)
-            }
+            Self::Floor | Self::Ours(_) => mounted.server.as_ref().map_or(Ok(()), Server::sync),
             // The kernel's ext2 does not flush the caches of devices.
             Self::Kernel("ext2", _) => device.flush(),
             Self::Kernel(..) => Ok(()),

@@ -33,6 +33,9 @@ pub const BATCH: usize = 16;
 /// Operations of each kind in one slice; half of them timed in batches.
 const SLICE: usize = 128;
 
+/// Size of the ext4 file system.
+const EXT4_BYTES: u64 = 512 << 20;
+
 /// Slices that warm the targets up and are not counted.
 const WARM_UP: u32 = 2;
 
@@ -210,7 +213,7 @@ fn targets(options: &Options) -> Result<Vec<Target>> {
         targets.push(Target::new(dir.display().to_string(), kind, surface));
     }
     if options.with_ext4 {
-        let root = detached::ext4_on_loop()?;
+        let root = detached::ext4_on_loop(EXT4_BYTES)?;
         let surface = Directory::owned(&root)?;
         targets.push(Target::new("ext4".into(), Kind::Ext4OnTmpfs, surface));
     }

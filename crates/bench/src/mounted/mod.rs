@@ -5,18 +5,17 @@
 //! turns round. Best is compared with best. Once client and server run on one CPU (no
 //! wake-up of another CPU in a call), which is where the goals are judged; and once on any.
 
-pub(crate) mod server;
 pub(crate) mod tree;
 
 use crate::detached::{is_installed, run as run_program};
 use crate::error::{Context, Result};
 use crate::machine::{Machine, Pinned};
 use crate::matrix::{Cell, Matrix};
+use crate::server::{self, Served, Server};
 use crate::table::{self, Grid};
 use crate::tree::Directory;
 use crate::{Engine, micro, postmark, stats};
 use serde::Serialize;
-use server::{Served, Server};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -27,6 +26,9 @@ use tree::Archive;
 
 /// Slices of the single operations in each turn.
 const MICRO_ROUNDS: u32 = 2;
+
+/// Size of the images: room for the source tree, several times over.
+const IMAGE_BYTES: u64 = 1 << 30;
 
 /// The largest ratio to the model's time that reaches the goal.
 const AGAINST_MODEL: f64 = 1.1;
@@ -158,7 +160,8 @@ pub fn run(options: &Options) -> Result<Report> {
         let _pinned = (cpus == Cpus::One).then(Pinned::to_one_cpu);
         for _ in 0..options.repeats {
             for served in &served {
-                let server = Server::start(*served, &options.program, scratch.path())?;
+                let program = &options.program;
+                let server = Server::start(*served, program, scratch.path(), IMAGE_BYTES)?;
                 samples.take(&served.name(), cpus, &server, &archive)?;
             }
             served.reverse();

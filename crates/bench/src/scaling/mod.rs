@@ -176,7 +176,7 @@ pub fn run(options: &Options) -> Result<Report> {
 }
 
 /// 1, 2, 4 and so on up to `most`, which is the last.
-fn thread_counts(most: usize) -> Vec<usize> {
+pub(crate) fn thread_counts(most: usize) -> Vec<usize> {
     let powers = (0..usize::BITS).map(|n| 1 << n);
     let mut counts: Vec<_> = powers.take_while(|n| *n < most).collect();
     counts.push(most.max(1));

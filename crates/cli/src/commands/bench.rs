@@ -7,7 +7,8 @@ use crate::failure::{Failure, Outcome};
 use crate::own_file::{self, OwnFile};
 use crate::{output, terminal};
 use bench::{
-    Engine, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling, scan, soup,
+    Engine, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling, scan,
+    soup, workloads,
 };
 use clap::Subcommand;
 use engine::values::listed;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Measure
 #[derive(Debug, clap::Args)]
@@ -30,6 +32,7 @@ enum Command {
     Micro(Micro),
     Scaling(Scaling),
     Soup(Soup),
+    Workloads(Workloads),
     Scan(Scan),
     Mounted(Mounted),
     Devices(Devices),
@@ -112,6 +115,47 @@ struct Soup {
     #[arg(long, value_name = "N", default_value_t = soup::Options::default().files, value_parser = clap::value_parser!(u64).range(1..=3_000_000))]
     files: u64,
     /// Print JSON: rows of target, op, threads, flush_ns, ns_median, ns_p99, ops_per_second
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run file servers, a web proxy and mail servers on engines, directories and mounts
+///
+/// The workloads are those of Filebench with the parameters of the SoupFS paper, with ever more
+/// threads, and PostMark. Ext4, on a loop device over tmpfs, needs root.
+#[derive(Debug, clap::Args)]
+struct Workloads {
+    #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()), help = some_of(&Engine::all()))]
+    types: Vec<Engine>,
+    /// A directory to compare with, instead of /dev/shm; may be repeated
+    #[arg(long = "dir", value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Leave ext4 out
+    #[arg(long)]
+    no_ext4: bool,
+    /// Also the engines on FUSE mounts
+    #[arg(long)]
+    mounts: bool,
+    /// Run only this workload; may be repeated
+    #[arg(long = "workload", value_name = "NAME", value_parser = listed::<workloads::Workload>(workloads::Workload::ALL.map(workloads::Workload::name)))]
+    workloads: Vec<workloads::Workload>,
+    /// The largest number of threads, instead of one for each CPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// Seconds of one run
+    #[arg(long, value_name = "N", default_value_t = workloads::Options::default().time.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Runs of each number of threads, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = workloads::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Transactions of PostMark, which runs once
+    #[arg(long, value_name = "N", default_value_t = workloads::Options::default().transactions, value_parser = clap::value_parser!(u32).range(1..))]
+    transactions: u32,
+    /// A short run: few files, one round, few transactions
+    #[arg(long, conflicts_with_all = ["seconds", "rounds", "transactions"])]
+    quick: bool,
+    /// Print JSON: rows of target, op, threads, flush_ns, ns_median, ns_p99, ops_per_second, or of
+    /// target, op, unavailable
     #[arg(long)]
     json: bool,
 }
@@ -286,6 +330,7 @@ impl Args {
                 waiting("measuring", || soup::run(&args.options())),
                 args.json,
             ),
+            Command::Workloads(args) => args.run(),
             Command::Scan(args) => show(
                 waiting("measuring", || scan::run(&args.options())),
                 args.json,
@@ -331,6 +376,42 @@ impl Soup {
             directories: [options.directories[0], self.names],
             files: self.files,
             ..options
+        }
+    }
+}
+
+impl Workloads {
+    fn run(&self) -> Outcome {
+        let spinner = terminal::spinner("measuring");
+        let report = workloads::run(&self.options(), &mut |next| {
+            spinner.set_message(next.to_owned());
+        });
+        spinner.finish_and_clear();
+        show(report, self.json)
+    }
+
+    fn options(&self) -> workloads::Options {
+        let mut options = workloads::Options {
+            with_ext4: !self.no_ext4,
+            with_mounts: self.mounts,
+            threads: self.threads.map(usize::from),
+            time: Duration::from_secs(self.seconds),
+            rounds: self.rounds,
+            transactions: self.transactions,
+            ..workloads::Options::default()
+        };
+        if !self.types.is_empty() {
+            options.types.clone_from(&self.types);
+        }
+        if !self.dirs.is_empty() {
+            options.dirs.clone_from(&self.dirs);
+        }
+        if !self.workloads.is_empty() {
+            options.workloads.clone_from(&self.workloads);
+        }
+        match self.quick {
+            true => options.quick(),
+            false => options,
         }
     }
 }

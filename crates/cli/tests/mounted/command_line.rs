@@ -171,6 +171,7 @@ fn options_that_would_do_nothing_are_refused() {
         &["bench", "micro", "--rounds", "0"],
         &["bench", "scaling", "--rounds", "0"],
         &["bench", "scan", "--files", "0"],
+        &["bench", "workloads", "--workload", "dhcp"],
         &["bench", "mounted", "--files", "0"],
         &["bench", "memory", "--rounds", "0"],
         &["bench", "memory", "--part", "hush"],
@@ -632,6 +633,11 @@ fn pages_with_values() -> Vec<(&'static str, &'static str, Vec<String>)> {
         ("bench-bytes", "[--type <TYPE>]", of_bytes),
         ("bench-micro", "[--type <TYPE>]", of_all.clone()),
         ("bench-scaling", "[--type <TYPE>]", of_all),
+        (
+            "bench-workloads",
+            "[--workload <NAME>]",
+            words(&["fileserver-1k", "postmark"]),
+        ),
         ("bench-mounted", "[--type <TYPE>]", stored),
         (
             "bench-fs",

@@ -4,6 +4,7 @@
 
 mod attributes;
 mod bench_fs;
+mod bench_workloads;
 mod cases;
 mod command_line;
 mod covered;

@@ -11,9 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Size of the images: room for the source tree, several times over.
-const IMAGE_BYTES: u64 = 1 << 30;
-
 /// The longest time in which a server mounts, or ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -57,9 +54,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Mounts below `scratch`, a directory on tmpfs. The server inherits the CPUs of this
-    /// thread.
-    pub(crate) fn start(served: Served, program: &Path, scratch: &Path) -> Result<Self> {
+    /// Mounts below `scratch`, a directory on tmpfs, with an image of this size. The server
+    /// inherits the CPUs of this thread.
+    pub(crate) fn start(
+        served: Served,
+        program: &Path,
+        scratch: &Path,
+        image_bytes: u64,
+    ) -> Result<Self> {
         let name = served.name().replace(':', "-");
         let mount_point = scratch.join(format!("{name}.mount"));
         fs::create_dir_all(&mount_point).what(|| "making a mount point".into())?;
@@ -73,7 +75,7 @@ impl Server {
                 }
                 if engine.has_medium() {
                     let image = scratch.join(format!("{name}.image"));
-                    format(program, engine, &image)?;
+                    format(program, engine, &image, image_bytes)?;
                     command.arg(image);
                 } else {
                     command.arg("none");
@@ -142,6 +144,13 @@ impl Server {
         Ok(())
     }
 
+    /// Makes all changes durable. FUSE does not pass syncfs(2) on to a server.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let mut said = [0; fuse::SYNCED.len()];
+        let asked = rustix::fs::getxattr(&self.dir, fuse::SYNC_XATTR, &mut said[..]);
+        asked.map(drop).what(|| "sync of a mount".into())
+    }
+
     /// CPU time that the server has used, in user mode and in the kernel, in seconds.
     pub(crate) fn cpu_seconds(&self) -> (f64, f64) {
         let path = format!("/proc/{}/stat", self.child.id());
@@ -182,8 +191,8 @@ impl Drop for Server {
 }
 
 /// Makes a fresh file system, its file preallocated: a device's pages are there, too.
-fn format(program: &Path, engine: Engine, image: &Path) -> Result<()> {
-    medium::create_file(image, IMAGE_BYTES, Reserve::Whole).what(|| "making an image".into())?;
+fn format(program: &Path, engine: Engine, image: &Path, bytes: u64) -> Result<()> {
+    medium::create_file(image, bytes, Reserve::Whole).what(|| "making an image".into())?;
     run(Command::new(program)
         .args(["mkfs", "--type", engine.name(), "--force"])
         .arg(image))
@@ -233,7 +242,7 @@ mod tests {
     fn the_error_of_an_ended_server_has_its_exit_status() {
         let scratch = tempfile::tempdir().unwrap();
         let model = Served::Engine(Engine::baseline());
-        let error = Server::start(model, Path::new("/bin/false"), scratch.path())
+        let error = Server::start(model, Path::new("/bin/false"), scratch.path(), 1 << 20)
             .err()
             .unwrap();
         assert!(error.to_string().contains("exit status"), "{error}");
