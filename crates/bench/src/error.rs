@@ -20,6 +20,14 @@ pub enum Error {
         /// The errno that it returned.
         errno: Errno,
     },
+    /// A step of a run failed.
+    #[error("{what}: {source}")]
+    Step {
+        /// The run.
+        what: String,
+        /// The error of its step.
+        source: Box<Error>,
+    },
     /// The harness itself could not read or write a file.
     #[error("{what}: {source}")]
     Io {
@@ -116,6 +124,15 @@ macro_rules! context {
         }
     };
 }
+impl<T> Context<T> for Result<T> {
+    fn what(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| Error::Step {
+            what: what(),
+            source: error.into(),
+        })
+    }
+}
+
 context!(Errno, Call, errno);
 context!(io::Error, Io, source);
 context!(EngineError, Engine, source);

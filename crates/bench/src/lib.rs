@@ -46,6 +46,7 @@ mod engine;
 mod error;
 pub mod fs;
 mod images;
+mod interrupt;
 pub mod machine;
 mod matrix;
 pub mod memory;

@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use tempfile::TempDir;
-use vfs::{Ctx, FileSystem, Ino, OpenFlags};
+use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags};
 
 /// The bytes that are written.
 static DATA: [u8; 1 << 20] = [b'm'; 1 << 20];
@@ -32,6 +32,7 @@ pub(crate) trait Tree: Send + Sync {
 pub(crate) trait OpenFile {
     /// Returns the number of bytes read.
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Fails if the file system takes only a part.
     fn write(&self, off: u64, data: &[u8]) -> Result<()>;
     /// Writes at most 1 MiB at the end of the file, which it finds by a call.
     fn append(&self, bytes: usize) -> Result<()>;
@@ -55,6 +56,14 @@ pub(crate) trait OpenFile {
             let len = io_bytes.min(bytes - done);
             self.write(off + done as u64, &DATA[..len])
         })
+    }
+}
+
+/// Fails if a call wrote less than its data, as it does when the file system is full.
+fn whole(written: usize, data: &[u8]) -> Result<()> {
+    match written == data.len() {
+        true => Ok(()),
+        false => Err(Errno::NOSPC).what(|| format!("write of {written} of {} bytes", data.len())),
     }
 }
 
@@ -151,7 +160,7 @@ impl<F: Deref<Target: FileSystem>> OpenFile for Opened<'_, F> {
     fn write(&self, off: u64, data: &[u8]) -> Result<()> {
         let InProcess { fs, cx } = self.tree;
         let written = fs.write(cx, self.ino, off, data);
-        written.map(drop).what(|| "write".into())
+        whole(written.what(|| "write".into())?, data)
     }
 
     fn append(&self, bytes: usize) -> Result<()> {
@@ -264,13 +273,13 @@ impl OpenFile for OwnedFd {
     }
 
     fn write(&self, off: u64, data: &[u8]) -> Result<()> {
-        pwrite(self, data, off).map(drop).what(|| "write".into())
+        whole(pwrite(self, data, off).what(|| "write".into())?, data)
     }
 
     fn append(&self, bytes: usize) -> Result<()> {
         rustix::fs::seek(self, SeekFrom::End(0)).what(|| "lseek".into())?;
-        let written = write(self, &DATA[..bytes]);
-        written.map(drop).what(|| "append".into())
+        let data = &DATA[..bytes];
+        whole(write(self, data).what(|| "append".into())?, data)
     }
 
     fn fsync(&self) -> Result<()> {

@@ -10,20 +10,19 @@
 mod cpu;
 mod device;
 mod goals;
-mod interrupt;
 mod target;
 mod work;
 
 use crate::chart::Chart;
 use crate::detached::is_installed;
 use crate::error::{Context, Error, Result};
+use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::matrix::{Cell, Matrix};
 use crate::stats;
 use crate::table::{Grid, count};
 use cpu::{Clock, Used};
 use device::{Loop, Written};
-use interrupt::Interrupt;
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};

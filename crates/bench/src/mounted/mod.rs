@@ -237,7 +237,8 @@ impl Samples {
         fs::create_dir(&mail).what(|| format!("mkdir on {name}"))?;
         timed("postmark (ours)", &mut || {
             let mail = Directory::open(&mail)?;
-            postmark::run(&mail, &postmark::Config::default()).map(drop)
+            let done = postmark::run(&mail, &postmark::Config::default());
+            done.map(drop).what(|| format!("postmark on {name}"))
         })?;
         if is_installed("postmark") {
             timed("postmark (Debian)", &mut || {

@@ -121,8 +121,9 @@ struct Soup {
 
 /// Run file servers, a web proxy and mail servers on engines, directories and mounts
 ///
-/// The workloads are those of Filebench with the parameters of the SoupFS paper, with ever more
-/// threads, and PostMark. Ext4, on a loop device over tmpfs, needs root.
+/// The workloads are those of Filebench with the parameters of the SoupFS paper, by 1, 2, 4 and more
+/// threads, and PostMark. Times are those of a pass, in which a thread makes each operation of the
+/// workload once, or of a transaction of PostMark. Ext4, on a loop device over tmpfs, needs root.
 #[derive(Debug, clap::Args)]
 struct Workloads {
     #[arg(long = "type", short = 't', value_name = "TYPE", value_parser = listed::<Engine>(Engine::all()), help = some_of(&Engine::all()))]

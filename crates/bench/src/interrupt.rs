@@ -1,4 +1,4 @@
-//! Signals that end a benchmark between two workloads, when everything can be undone.
+//! Signals that end a benchmark between two runs, when everything can be undone.
 
 use crate::error::{Context, Error, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// While it lives, the first signal is noted, and the second one ends the process; as it
 /// always does later.
-pub(super) struct Interrupt {
+pub(crate) struct Interrupt {
     noted: Arc<AtomicBool>,
 }
 
 impl Interrupt {
     /// # Errors
     /// If signals cannot be caught.
-    pub(super) fn catch() -> Result<Self> {
+    pub(crate) fn catch() -> Result<Self> {
         let noted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // In this order: what a signal does depends on those before it.
@@ -28,7 +28,7 @@ impl Interrupt {
 
     /// # Errors
     /// [`Error::Usage`] if there was a signal.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.noted.load(Ordering::Relaxed) {
             true => Err(Error::Usage("interrupted".into())),
             false => Ok(()),
