@@ -16,6 +16,8 @@
 //! - [`workloads`]: file servers, a web proxy and mail servers on engines, directories and mounts,
 //!   the figures of section 4.3 of the SoupFS paper. Rows
 //!   `{"target", "op", "threads", "flush_ns", "ns_median", "ns_p99", "ops_per_second"}`.
+//! - [`shared`]: lines flushed, fences and bytes of calls that share a write-back. Rows
+//!   `{"target", "op", "calls", "lines", "fences", "bytes"}`.
 //! - [`scan`]: time to mount, and memory of, a file system full of small files.
 //! - [`mounted`]: workloads on FUSE mounts, as ratios to the in-memory model's mount.
 //! - [`devices`]: FUA against flush, for waves of scattered blocks. Rows
@@ -59,6 +61,7 @@ pub mod report;
 pub mod scaling;
 pub mod scan;
 mod server;
+pub mod shared;
 pub mod soup;
 pub mod stats;
 mod table;

@@ -40,6 +40,8 @@ pub struct ScratchOptions<'a> {
     /// A number of the boot of the machine: another one than that of the last mount says that the
     /// power has failed since. `None`: not known.
     pub boot: Option<u128>,
+    /// Whether changes are also written back between syncs, by threads of the file system.
+    pub writes_back_alone: bool,
 }
 
 impl Default for ScratchOptions<'_> {
@@ -50,6 +52,7 @@ impl Default for ScratchOptions<'_> {
             atime: Atime::default(),
             made: Timestamp(0),
             boot: None,
+            writes_back_alone: true,
         }
     }
 }

@@ -256,12 +256,14 @@ impl Engine for SoupEngine {
         options: &ScratchOptions<'_>,
     ) -> Result<Arc<dyn FileSystem>> {
         let mode = options.mode.map(str::parse).transpose();
+        let defaults = MountOptions::default();
         let options = MountOptions {
             mode: mode.map_err(Error::new)?.unwrap_or_default(),
             clock: options.clock.clone(),
             atime: options.atime,
             boot: options.boot,
-            ..MountOptions::default()
+            bound_s: defaults.bound_s.filter(|_| options.writes_back_alone),
+            ..defaults
         };
         Ok(match scratch {
             Scratch::Mapped(pm) => Arc::new(SoupFs::open(*pm, options).map_err(Error::new)?),

@@ -8,7 +8,7 @@ use crate::own_file::{self, OwnFile};
 use crate::{output, terminal};
 use bench::{
     Engine, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling, scan,
-    soup, workloads,
+    shared, soup, workloads,
 };
 use clap::Subcommand;
 use engine::values::listed;
@@ -57,7 +57,12 @@ fn some_of(engines: &[Engine]) -> String {
 struct Bytes {
     #[arg(long = "type", short = 't', value_name = "TYPE", default_value_t = Engine::usual(), value_parser = listed::<Engine>(bytes::engines()), help = one_of(&bytes::engines()))]
     engine: Engine,
-    /// Print JSON: rows of op, mode, bytes, paper
+    /// Instead, count lines, fences and bytes of SoupFS beside BPFS: of a call with a sync, and of
+    /// 1,000 calls that share one
+    #[arg(long, conflicts_with = "engine")]
+    shared: bool,
+    /// Print JSON: rows of op, mode, bytes, paper; with --shared, of target, op, calls, lines, fences,
+    /// bytes
     #[arg(long)]
     json: bool,
 }
@@ -315,6 +320,10 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(&self) -> Outcome {
         match &self.command {
+            Command::Bytes(args) if args.shared => {
+                let options = shared::Options::default();
+                show(waiting("counting", || shared::run(&options)), args.json)
+            }
             Command::Bytes(args) => {
                 let options = bytes::Options::of(args.engine).map_err(Failure::new)?;
                 show(waiting("counting", || bytes::run(&options)), args.json)
