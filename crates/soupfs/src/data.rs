@@ -89,7 +89,8 @@ impl<P: Pmem> Volume<P> {
         Ok(data.len())
     }
 
-    /// Zeros the bytes of the last block after the end, up to `until`: a crash may have left others.
+    /// Zeros the bytes of the last block after the end, up to `until`: rounds do not flush them, so that
+    /// a crash may have left those of another file.
     fn zero_gap(&self, state: &mut State, until: u64) -> Res<()> {
         let (from, block) = (state.size, state.size / PAGE);
         let until = until.min((block + 1) * PAGE);

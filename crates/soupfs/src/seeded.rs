@@ -34,6 +34,8 @@ medium::seeded_bugs! {
     StaleEpoch,
     /// A greater size before the bytes of the blocks.
     SizeBeforeData,
+    /// The last line of a block is not flushed.
+    LastLineNotFlushed,
     /// Blocks that were cut off are free before the pointers to them are removed.
     FreeBeforeCut,
     /// An allocation bit that is not set before there is a pointer.

@@ -238,6 +238,18 @@ impl<P: Pmem> Space<P> {
         self.pm.flush(page.addr(), PAGE);
     }
 
+    /// Flushes a block of a file of this size. The bytes after the end are never read, and a file that
+    /// grows over them zeros them first.
+    pub(crate) fn flush_block(&self, page: Page, block: u64, size: u64) {
+        let mut len = size.saturating_sub(block * PAGE).min(PAGE);
+        if hit(Bug::LastLineNotFlushed) {
+            len = len.saturating_sub(64);
+        }
+        if len > 0 {
+            self.pm.flush(page.addr(), len);
+        }
+    }
+
     /// Stores a word and starts its write-back.
     pub(crate) fn put(&self, at: u64, value: u64) {
         self.pm.store_word(at, value);

@@ -76,10 +76,10 @@ impl FilePlan {
             freed.try_for_each(|page| core.alloc.clear_page(&core.space, *page))?;
         }
         let taken: Vec<_> = state.file.staged.from(0).collect();
-        for (_, staged) in &taken {
+        for (block, staged) in &taken {
             if let Some(page) = staged.page() {
                 if !hit(Bug::SizeBeforeData) {
-                    core.space.flush_page(page);
+                    core.space.flush_block(page, *block, state.size);
                 }
                 if !hit(Bug::BitAfterPointer) {
                     core.alloc.mark_page(&core.space, page)?;
@@ -154,7 +154,7 @@ impl FilePlan {
 fn flush_dirty<P: Pmem>(core: &Volume<P>, state: &mut State, tree: &Tree<'_, P>) -> Res<()> {
     for block in std::mem::take(&mut state.file.dirty) {
         if let Some(page) = core.space.block(tree.root, block)? {
-            core.space.flush_page(page);
+            core.space.flush_block(page, block, state.size);
         }
     }
     Ok(())
