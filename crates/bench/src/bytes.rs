@@ -234,15 +234,15 @@ fn bytes_of(call: Call, mode: &str, is_far: bool) -> Result<u64> {
     Ok((pm.snapshot() - before).bytes())
 }
 
-/// Makes calls by one-letter names, as the paper's programs did, and drops all
-/// references.
-struct Hand<'a> {
-    fs: &'a dyn FileSystem,
-    cx: Ctx,
+/// Makes calls, and drops all references. Those of the figure are by one-letter names, as the paper's
+/// programs made them.
+pub(crate) struct Hand<'a> {
+    pub fs: &'a dyn FileSystem,
+    pub cx: Ctx,
 }
 
 impl<'a> Hand<'a> {
-    fn new(fs: &'a dyn FileSystem) -> Self {
+    pub(crate) fn new(fs: &'a dyn FileSystem) -> Self {
         Self {
             fs,
             cx: Ctx::root(),
@@ -353,14 +353,18 @@ impl<'a> Hand<'a> {
     }
 
     /// Looks a name up in the root and gives the reference back afterwards.
-    fn with(&self, name: &[u8], act: impl FnOnce(Ino) -> vfs::Result<()>) -> vfs::Result<()> {
+    pub(crate) fn with(
+        &self,
+        name: &[u8],
+        act: impl FnOnce(Ino) -> vfs::Result<()>,
+    ) -> vfs::Result<()> {
         let ino = self.fs.lookup(&self.cx, Ino::ROOT, name)?.ino;
         let done = act(ino);
         self.fs.forget(ino, 1);
         done
     }
 
-    fn file(&self, dir: Ino, name: &[u8], size: u64) -> vfs::Result<()> {
+    pub(crate) fn file(&self, dir: Ino, name: &[u8], size: u64) -> vfs::Result<()> {
         let ino = self.fs.create(&self.cx, dir, name, 0o644)?.ino;
         for off in (0..size).step_by(CHUNK as usize) {
             self.write(ino, off, CHUNK.min(size - off), 1)?;
@@ -369,12 +373,12 @@ impl<'a> Hand<'a> {
         Ok(())
     }
 
-    fn write(&self, ino: Ino, off: u64, len: u64, byte: u8) -> vfs::Result<()> {
+    pub(crate) fn write(&self, ino: Ino, off: u64, len: u64, byte: u8) -> vfs::Result<()> {
         let data = vec![byte; len as usize];
         self.fs.write(&self.cx, ino, off, &data).map(drop)
     }
 
-    fn dir(&self, parent: Ino, name: &[u8]) -> vfs::Result<()> {
+    pub(crate) fn dir(&self, parent: Ino, name: &[u8]) -> vfs::Result<()> {
         let ino = self.fs.mkdir(&self.cx, parent, name, 0o755)?.ino;
         self.fs.forget(ino, 1);
         Ok(())
@@ -386,7 +390,7 @@ impl<'a> Hand<'a> {
         Ok(())
     }
 
-    fn link(&self, ino: Ino, name: &[u8]) -> vfs::Result<()> {
+    pub(crate) fn link(&self, ino: Ino, name: &[u8]) -> vfs::Result<()> {
         self.fs.link(&self.cx, ino, Ino::ROOT, name)?;
         self.fs.forget(ino, 1);
         Ok(())

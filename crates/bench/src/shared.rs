@@ -5,6 +5,7 @@
 //! sync counts, the work of persisters included, which run in the sync alone. The clock is scripted,
 //! so that figures repeat exactly.
 
+use crate::bytes::Hand;
 use crate::error::{Context, Result};
 use crate::table::Grid;
 use crate::{Engine, images};
@@ -13,7 +14,7 @@ use medium::{Counting, MemoryPmem};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
-use vfs::{Ctx, FileSystem, Ino, ManualClock, Name, RenameFlags, SetAttr, Timestamp};
+use vfs::{Ino, ManualClock, Name, RenameFlags, SetAttr, Timestamp};
 
 /// Bytes of an append.
 const APPEND: u64 = 64;
@@ -88,16 +89,13 @@ fn measure(op: Op, engine: Engine, calls: u32) -> Result<Row> {
         ..ScratchOptions::default()
     };
     let fs = engine.fresh_on(Scratch::Any(pm.clone()), &options)?;
-    let on = Subjects {
-        fs: &*fs,
-        cx: Ctx::root(),
-    };
+    let hand = Hand::new(&*fs);
     let failed = || format!("{} on {engine}", op.name());
-    on.prepare(op, calls).what(failed)?;
+    prepare(&hand, op, calls).what(failed)?;
     fs.sync().what(failed)?;
     let before = pm.snapshot();
     (0..calls)
-        .try_for_each(|n| on.perform(op, n))
+        .try_for_each(|n| perform(&hand, op, n))
         .what(failed)?;
     fs.sync().what(failed)?;
     let counts = pm.snapshot() - before;
@@ -157,91 +155,55 @@ impl Op {
     }
 }
 
-/// Names in the root directory, on which the calls are made.
-struct Subjects<'a> {
-    fs: &'a dyn FileSystem,
-    cx: Ctx,
-}
-
 fn numbered(n: u32) -> Vec<u8> {
     format!("name-{n}").into_bytes()
 }
 
-impl Subjects<'_> {
-    /// Makes what as many calls need.
-    fn prepare(&self, op: Op, calls: u32) -> vfs::Result<()> {
-        match op {
-            Op::Create | Op::Mkdir | Op::CreateAndUnlink => Ok(()),
-            Op::Link | Op::Rename | Op::Unlink | Op::Chmod => {
-                (0..calls).try_for_each(|n| self.create(n))
-            }
-            Op::Rmdir => (0..calls).try_for_each(|n| self.mkdir(n)),
-            Op::Append => self.create(0),
-            Op::Overwrite => {
-                self.create(0)?;
-                (0..calls).try_for_each(|n| self.write(BLOCK * u64::from(n), BLOCK, 1))
-            }
+/// Makes what as many calls need.
+fn prepare(hand: &Hand<'_>, op: Op, calls: u32) -> vfs::Result<()> {
+    let file = |n| hand.file(Ino::ROOT, &numbered(n), 0);
+    match op {
+        Op::Create | Op::Mkdir | Op::CreateAndUnlink => Ok(()),
+        Op::Link | Op::Rename | Op::Unlink | Op::Chmod => (0..calls).try_for_each(file),
+        Op::Rmdir => (0..calls).try_for_each(|n| hand.dir(Ino::ROOT, &numbered(n))),
+        Op::Append => file(0),
+        Op::Overwrite => hand.file(Ino::ROOT, &numbered(0), BLOCK * u64::from(calls)),
+    }
+}
+
+/// The call with this number.
+fn perform(hand: &Hand<'_>, op: Op, n: u32) -> vfs::Result<()> {
+    let Hand { fs, cx } = hand;
+    let (root, name) = (Ino::ROOT, numbered(n));
+    let write = |len| {
+        hand.with(&numbered(0), |ino| {
+            hand.write(ino, len * u64::from(n), len, 2)
+        })
+    };
+    match op {
+        Op::Create => hand.file(root, &name, 0),
+        Op::Mkdir => hand.dir(root, &name),
+        Op::Link => hand.with(&name, |ino| hand.link(ino, format!("link-{n}").as_bytes())),
+        Op::Rename => {
+            let new = format!("new-{n}");
+            let [from, to] = [&name, new.as_bytes()].map(|name| Name::new(root, name));
+            fs.rename(cx, from, to, RenameFlags::empty())
         }
-    }
-
-    /// The call with this number.
-    fn perform(&self, op: Op, n: u32) -> vfs::Result<()> {
-        let Self { fs, cx } = self;
-        match op {
-            Op::Create => self.create(n),
-            Op::Mkdir => self.mkdir(n),
-            Op::Link => self.with(n, |ino| {
-                let name = format!("link-{n}");
-                fs.link(cx, ino, Ino::ROOT, name.as_bytes())?;
-                fs.forget(ino, 1);
-                Ok(())
-            }),
-            Op::Rename => {
-                let (from, to) = (numbered(n), format!("new-{n}"));
-                let [from, to] = [&from[..], to.as_bytes()].map(|name| Name::new(Ino::ROOT, name));
-                fs.rename(cx, from, to, RenameFlags::empty())
-            }
-            Op::Unlink => fs.unlink(cx, Ino::ROOT, &numbered(n)),
-            Op::Rmdir => fs.rmdir(cx, Ino::ROOT, &numbered(n)),
-            Op::Chmod => self.with(n, |ino| {
-                let set = SetAttr {
-                    perm: Some(0o600),
-                    ..SetAttr::default()
-                };
-                fs.setattr(cx, ino, &set).map(drop)
-            }),
-            Op::Append => self.write(APPEND * u64::from(n), APPEND, 2),
-            Op::Overwrite => self.write(BLOCK * u64::from(n), BLOCK, 2),
-            Op::CreateAndUnlink => {
-                self.create(n)?;
-                fs.unlink(cx, Ino::ROOT, &numbered(n))
-            }
+        Op::Unlink => fs.unlink(cx, root, &name),
+        Op::Rmdir => fs.rmdir(cx, root, &name),
+        Op::Chmod => hand.with(&name, |ino| {
+            let set = SetAttr {
+                perm: Some(0o600),
+                ..SetAttr::default()
+            };
+            fs.setattr(cx, ino, &set).map(drop)
+        }),
+        Op::Append => write(APPEND),
+        Op::Overwrite => write(BLOCK),
+        Op::CreateAndUnlink => {
+            hand.file(root, &name, 0)?;
+            fs.unlink(cx, root, &name)
         }
-    }
-
-    /// Looks a name up, and gives the reference back afterwards.
-    fn with(&self, n: u32, act: impl FnOnce(Ino) -> vfs::Result<()>) -> vfs::Result<()> {
-        let ino = self.fs.lookup(&self.cx, Ino::ROOT, &numbered(n))?.ino;
-        let done = act(ino);
-        self.fs.forget(ino, 1);
-        done
-    }
-
-    fn create(&self, n: u32) -> vfs::Result<()> {
-        let made = self.fs.create(&self.cx, Ino::ROOT, &numbered(n), 0o644)?;
-        self.fs.forget(made.ino, 1);
-        Ok(())
-    }
-
-    fn mkdir(&self, n: u32) -> vfs::Result<()> {
-        let made = self.fs.mkdir(&self.cx, Ino::ROOT, &numbered(n), 0o755)?;
-        self.fs.forget(made.ino, 1);
-        Ok(())
-    }
-
-    fn write(&self, off: u64, len: u64, byte: u8) -> vfs::Result<()> {
-        let data = vec![byte; len as usize];
-        self.with(0, |ino| self.fs.write(&self.cx, ino, off, &data).map(drop))
     }
 }
 
