@@ -112,7 +112,7 @@ static void leave_place(struct place *place)
     free(place);
 }
 
-/* The place of a database, for its journal. */
+/* The same place, with one more user. */
 static struct place *share_place(struct place *place)
 {
     if (place)
@@ -128,10 +128,8 @@ static struct place *enter_place(const char *dir, int is_new)
     if (stat(dir, &status))
         return NULL;
     for (place = places; place; place = place->next)
-        if (place->device == status.st_dev) {
-            place->users++;
-            return place;
-        }
+        if (place->device == status.st_dev)
+            return share_place(place);
     place = is_new ? malloc(sizeof *place) : NULL;
     if (!place)
         return NULL;
