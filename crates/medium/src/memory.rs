@@ -26,6 +26,18 @@ impl MemoryPmem {
             failed: OnceLock::new(),
         }
     }
+
+    /// A region with the bytes of another one.
+    ///
+    /// # Errors
+    /// As [`read`](Pmem::read) of the other region.
+    pub fn copy_of(other: &impl Pmem) -> Result<Self, MediumError> {
+        let mut bytes = vec![0; other.len() as usize];
+        other.read(0, &mut bytes)?;
+        let copy = Self::new(other.len());
+        copy.store(0, &bytes);
+        Ok(copy)
+    }
 }
 
 impl Drop for MemoryPmem {

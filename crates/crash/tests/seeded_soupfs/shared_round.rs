@@ -2,7 +2,7 @@
 //! thread, which a power cut respects; the explorer records all threads as one.
 
 use crash::PersistModel;
-use medium::{MemoryPmem, Pmem, PowerCut};
+use medium::{MemoryPmem, PowerCut};
 use oracle::script::{State, run};
 use oracle::snapshot::Snapshot;
 use soupfs::SoupSystem;
@@ -39,11 +39,8 @@ pub fn loss(model: PersistModel) -> Option<String> {
     fs.sync().expect("the power is on");
     let before = Snapshot::take(&*fs).expect("it can be read");
     pm.cut(1, model).expect("the image takes the state");
-    let cut = Arc::new(MemoryPmem::new(system.image_bytes()));
-    let mut bytes = vec![0; system.image_bytes() as usize];
-    let read = pm.inner().read(0, &mut bytes);
-    read.expect("memory can be read");
-    cut.store(0, &bytes);
+    let cut = MemoryPmem::copy_of(pm.inner()).expect("memory can be read");
+    let cut = Arc::new(cut);
     let report = system.check(&*cut);
     if report.worst() == Some(Severity::Corrupt) {
         return Some(format!("{:?}", report.findings.first()));

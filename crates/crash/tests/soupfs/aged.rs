@@ -142,11 +142,7 @@ impl Life {
         let due = run.cut_at - BOUND;
         let first = run.past.partition_point(|(at, _)| *at <= due) - 1;
         let window: Vec<&Seen> = run.past[first..].iter().map(|(_, seen)| seen).collect();
-        let mut bytes = vec![0; IMAGE as usize];
-        let memory = self.pm.pm.inner();
-        memory.read(0, &mut bytes).expect("memory can be read");
-        let memory = MemoryPmem::new(IMAGE);
-        memory.store(0, &bytes);
+        let memory = MemoryPmem::copy_of(self.pm.pm.inner()).expect("memory can be read");
         let there = SoupFs::open(memory, options(true)).expect("a mount after the cut");
         Seen::of(&there).older_than(&window)
     }
