@@ -1,0 +1,74 @@
+//! Changes of objects and their headers.
+
+use crate::error::{Error, Result};
+use crate::id::HEADER_BYTES;
+use crate::layout::header;
+use crate::load::Load;
+use crate::reading::collection::entries;
+use crate::reading::object::{members, own, size};
+use crate::transaction::Transaction;
+use crate::{Kind, ObjectId};
+use medium::Pmem;
+
+impl<P: Pmem> Transaction<'_, P> {
+    /// Makes an object without contents that no collection has.
+    ///
+    /// # Errors
+    /// [`Error::Full`], and errors of the memory.
+    pub fn create(&mut self, kind: Kind) -> Result<ObjectId> {
+        let header = self.take_header()?;
+        let generation = self.load(header)? >> 32;
+        let next = u64::from((generation as u32).wrapping_add(1)) << 32;
+        let object = ObjectId::new(kind, header);
+        self.change(object);
+        self.set(header, next | kind as u64)?;
+        for word in (1..HEADER_BYTES / 8).filter(|word| *word != header::VERSION) {
+            self.set(header + word * 8, 0)?;
+        }
+        Ok(object)
+    }
+
+    /// Removes an object and its pages. The caller has removed all entries that lead to it.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::NoObject`], errors of the memory and of a damaged object.
+    pub fn delete(&mut self, object: ObjectId) -> Result<()> {
+        match object.kind() {
+            Kind::Collection if entries(self, object)? > 0 => return Err(Error::NotEmpty(object)),
+            Kind::Collection => self.clear_table(object)?,
+            Kind::MFile => self.cut_pages(object, 0)?,
+        }
+        let generation = self.load(object.header())? >> 32 << 32;
+        self.set_header(object, header::KIND, generation)?;
+        self.give_header(object.header());
+        Ok(())
+    }
+
+    /// Sets the bytes of an mFile. The caller adds and cuts pages.
+    ///
+    /// # Errors
+    /// [`Error::NoObject`], and errors of the memory.
+    pub fn set_size(&mut self, file: ObjectId, bytes: u64) -> Result<()> {
+        size(self, file)?;
+        self.set_header(file, header::SIZE, bytes)?;
+        Ok(())
+    }
+
+    /// Sets a word of the layer above.
+    ///
+    /// # Errors
+    /// [`Error::NoObject`], and errors of the memory.
+    pub fn set_own(&mut self, object: ObjectId, n: u64, value: u64) -> Result<()> {
+        if own(self, object, n)? != value {
+            self.set_header(object, header::OWN + n, value)?;
+        }
+        Ok(())
+    }
+
+    /// Adds to the number of entries that lead to an object.
+    pub(crate) fn add_members(&mut self, object: ObjectId, change: i64) -> Result<u64> {
+        let members = members(self, object)?.wrapping_add_signed(change);
+        self.set_header(object, header::MEMBERS, members)?;
+        Ok(members)
+    }
+}

@@ -1,0 +1,128 @@
+//! Changes of the pages of objects.
+
+use crate::ObjectId;
+use crate::error::{Result, damaged};
+use crate::layout::{FANOUT, MAX_HEIGHT, header};
+use crate::load::Load;
+use crate::reading::tree::{BITS, Root, slot};
+use crate::transaction::Transaction;
+use medium::Pmem;
+
+impl<P: Pmem> Transaction<'_, P> {
+    /// Adds a page of zeros at this index, where there is none. Returns its byte offset.
+    ///
+    /// # Errors
+    /// [`Error::Full`](crate::Error::Full), errors of the memory and of a damaged tree.
+    pub fn add_page(&mut self, object: ObjectId, index: u64) -> Result<u64> {
+        let page = self.page_for(object)?;
+        self.map_page(object, index, page)?;
+        Ok(page)
+    }
+
+    fn map_page(&mut self, object: ObjectId, index: u64, page: u64) -> Result<()> {
+        let at = object.header() + header::ROOT * 8;
+        let mut root = match Root::load(self, object)? {
+            Some(root) => root,
+            None if index == 0 => {
+                self.set_header(object, header::ROOT, page)?;
+                return Ok(());
+            }
+            None => Root {
+                page: self.page_for(object)?,
+                height: 1,
+            },
+        };
+        while !root.covers(index) {
+            if root.height == MAX_HEIGHT {
+                return Err(damaged(
+                    "header",
+                    at,
+                    format!("no page can have index {index}"),
+                ));
+            }
+            let above = self.page_for(object)?;
+            self.set(above, root.page)?;
+            root = Root {
+                page: above,
+                height: root.height + 1,
+            };
+        }
+        self.set_header(object, header::ROOT, root.word())?;
+        let mut node = root.page;
+        for level in (2..=root.height).rev() {
+            let at = slot(node, level, index);
+            node = match self.load(at)? {
+                0 => {
+                    let below = self.page_for(object)?;
+                    self.set(at, below)?;
+                    below
+                }
+                below => self.page(below, at)?,
+            };
+        }
+        self.set(slot(node, 1, index), page)?;
+        Ok(())
+    }
+
+    /// Takes a page of zeros, and counts it as one of the object.
+    pub(crate) fn page_for(&mut self, object: ObjectId) -> Result<u64> {
+        let page = self.take_page()?;
+        self.count_pages(object, 1)?;
+        Ok(page)
+    }
+
+    /// Frees a page of the object.
+    pub(crate) fn free_page(&mut self, object: ObjectId, page: u64) -> Result<()> {
+        self.give_page(page);
+        self.count_pages(object, -1)
+    }
+
+    fn count_pages(&mut self, object: ObjectId, change: i64) -> Result<()> {
+        let pages = self.load(object.header() + header::PAGES * 8)?;
+        self.set_header(object, header::PAGES, pages.wrapping_add_signed(change))?;
+        Ok(())
+    }
+
+    /// Frees all pages from index `from` on.
+    ///
+    /// # Errors
+    /// Errors of the memory and of a damaged tree.
+    pub fn cut_pages(&mut self, object: ObjectId, from: u64) -> Result<()> {
+        if let Some(root) = Root::load(self, object)?
+            && self.cut_below(object, root, 0, from)?
+        {
+            self.set_header(object, header::ROOT, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether nothing is left.
+    fn cut_below(&mut self, object: ObjectId, root: Root, first: u64, from: u64) -> Result<bool> {
+        let span = 1 << (BITS * root.height);
+        if first + span <= from {
+            return Ok(false);
+        }
+        let mut is_empty = true;
+        let mut cut = Vec::new();
+        for n in 0..if root.height == 0 { 0 } else { FANOUT } {
+            let at = root.page + n * 8;
+            let next = self.load(at)?;
+            if next == 0 {
+                continue;
+            }
+            let page = self.page(next, at)?;
+            let height = root.height - 1;
+            let below = first + (n << (BITS * height));
+            match self.cut_below(object, Root { page, height }, below, from)? {
+                true => cut.push(at),
+                false => is_empty = false,
+            }
+        }
+        if is_empty {
+            self.free_page(object, root.page)?;
+        } else {
+            cut.into_iter().try_for_each(|at| self.set(at, 0))?;
+        }
+        Ok(is_empty)
+    }
+}

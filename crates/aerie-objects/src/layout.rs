@@ -1,0 +1,65 @@
+//! The bytes of a partition; `format.md` describes them.
+
+/// Bytes of a page, the unit of allocation.
+pub const PAGE: u64 = 4096;
+/// Words of a page of pointers.
+pub const FANOUT: u64 = PAGE / 8;
+/// Most levels of pointers between an object and a page of its contents.
+pub const MAX_HEIGHT: u64 = 4;
+/// The least number of pages of a partition.
+pub const MIN_PAGES: u64 = 64;
+
+/// The first bytes.
+pub const MAGIC: [u8; 8] = *b"SELVAERI";
+/// Version of the format.
+pub const VERSION: u64 = 1;
+
+/// Offsets in the superblock.
+pub mod at {
+    /// Version of the format.
+    pub const VERSION: u64 = 8;
+    /// Bytes of the partition.
+    pub const BYTES: u64 = 16;
+    /// Byte offset of the redo log.
+    pub const LOG: u64 = 24;
+    /// Bytes of the redo log.
+    pub const LOG_BYTES: u64 = 32;
+    /// Seed of the hash of keys.
+    pub const SEED: u64 = 40;
+    /// The root collection.
+    pub const ROOT: u64 = 48;
+    /// The collection of objects without a name that are in use.
+    pub const OPEN: u64 = 56;
+    /// CRC-32 of the 64 bytes before it.
+    pub const CRC: u64 = 64;
+}
+
+/// Words of the header of an object, by their number.
+pub mod header {
+    /// Kind (8 bits), 0, generation (upper 32 bits). Kind 0: the header is free.
+    pub const KIND: u64 = 0;
+    /// Number of entries that lead to the object.
+    pub const MEMBERS: u64 = 1;
+    /// Root of the tree of pages: byte offset of a page, with the height in the low bits; 0: no pages.
+    pub const ROOT: u64 = 2;
+    /// Number of pages of the object, those of its tree too.
+    pub const PAGES: u64 = 3;
+    /// Bytes of an mFile; buckets of a collection.
+    pub const SIZE: u64 = 4;
+    /// Entries of a collection.
+    pub const ENTRIES: u64 = 5;
+    /// Odd while the service changes the object; another even number after each change.
+    pub const VERSION: u64 = 6;
+    /// The first word that belongs to the layer above.
+    pub const OWN: u64 = 8;
+    /// Number of words that belong to the layer above.
+    pub const OWN_WORDS: u64 = 8;
+}
+const _: () = assert!((header::OWN + header::OWN_WORDS) * 8 == super::id::HEADER_BYTES);
+
+/// Bytes of a bucket of a collection.
+pub const BUCKET: u64 = 1024;
+/// Buckets in a page.
+pub const BUCKETS: u64 = PAGE / BUCKET;
+/// Most bytes of a key.
+pub const KEY_MAX: usize = 255;

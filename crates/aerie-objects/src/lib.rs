@@ -1,0 +1,66 @@
+//! Storage objects of Aerie (paper section 4.2.4): collections and mFiles in persistent memory. A
+//! trusted service changes them by transactions; clients read them directly.
+//!
+//! # Guarantees
+//!
+//! - **O1** A transaction is durable when [`Transaction::commit`] returns. Before that, a crash leaves
+//!   all of it or nothing.
+//! - **O2** A crash leaks nothing: what no object uses is free when the store is opened.
+//! - **O3** A reader ends, with a result or an error, whatever the memory contains, and allocates no
+//!   more than a page for each page that it visits. It never panics.
+//! - **O4** [`stable`] returns what an object was between two transactions, although the service may
+//!   change it meanwhile.
+//! - **O5** A listing visits each entry that is there all the time once, although the collection grows
+//!   and shrinks meanwhile. Only keys with the same hash may be listed again.
+//!
+//! The bytes are in `format.md`, with numbered invariants, which [`check`] verifies.
+//!
+//! # Example
+//!
+//! ```
+//! use aerie_objects::{Kind, Store, lookup};
+//! use medium::MemoryPmem;
+//! use std::sync::Arc;
+//!
+//! let memory = Arc::new(MemoryPmem::new(1 << 20));
+//! aerie_objects::format(&memory, 1)?;
+//! let store = Store::open(memory.clone())?;
+//! let mut transaction = store.begin()?;
+//! let file = transaction.create(Kind::MFile)?;
+//! transaction.add(store.root(), b"name", file)?;
+//! transaction.commit()?;
+//! assert_eq!(lookup(&memory, store.root(), store.seed(), b"name")?, Some(file));
+//! # Ok::<_, aerie_objects::Error>(())
+//! ```
+#![warn(unreachable_pub)]
+#![forbid(unsafe_code)]
+
+mod changing;
+mod check;
+mod error;
+mod id;
+pub mod layout;
+mod load;
+mod log;
+mod pages;
+mod reading;
+mod record;
+pub mod seeded;
+mod space;
+mod store;
+mod superblock;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+pub use check::{check, list_all};
+pub use error::{Error, Result};
+pub use id::{HEADER_BYTES, Kind, ObjectId};
+pub use layout::{KEY_MAX, PAGE, header::OWN_WORDS};
+pub use load::Load;
+pub use reading::collection::{Listed, entries, list, lookup};
+pub use reading::object::{generation, members, own, pages, size, stable};
+pub use reading::tree::page;
+pub use store::Store;
+pub use superblock::{Superblock, format};
+pub use transaction::{Mark, Transaction};

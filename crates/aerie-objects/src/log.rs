@@ -1,0 +1,52 @@
+//! The redo log.
+
+use crate::error::{Error, Result};
+use crate::layout::PAGE;
+use crate::record;
+use crate::seeded::{Bug, hit};
+use crate::superblock::Superblock;
+use medium::{Pmem, Rule};
+use wordlog::{Appender, Consumer, Unrecovered};
+
+/// The redo log.
+pub(crate) struct Log<P> {
+    pub(crate) appender: Appender<P>,
+    pub(crate) consumer: Consumer<P>,
+    /// Words of the longest record.
+    pub(crate) longest: u64,
+    /// A commit has failed, so that the memory may lack a part of it.
+    pub(crate) is_failed: bool,
+}
+
+/// Stores the words of all records at home, and empties the log.
+pub(crate) fn replay<P: Pmem + Clone>(memory: &P, superblock: &Superblock) -> Result<Log<P>> {
+    let mut log = Unrecovered::open(memory.clone(), superblock.log)?;
+    if log.bytes() > superblock.log_bytes {
+        let what = format!("a log of {} bytes runs into what follows", log.bytes());
+        return Err(Error::NotAStore(what));
+    }
+    let first = superblock.first_page() * PAGE;
+    let mut words = Vec::new();
+    while log.next(&mut words)?.is_some() {
+        record::decode(
+            &words,
+            first..superblock.bytes,
+            superblock.log,
+            |off, word| {
+                memory.store_word(off, word);
+                memory.flush(off, 8);
+            },
+        )?;
+    }
+    if !hit(Bug::ReplayNotFenced) {
+        memory.fence(Rule::HomeBeforeReclaim)?;
+    }
+    let longest = wordlog::longest(log.bytes(), log.kind());
+    let (appender, consumer) = log.empty()?;
+    Ok(Log {
+        appender,
+        consumer,
+        longest,
+        is_failed: false,
+    })
+}

@@ -1,0 +1,99 @@
+//! Headers of objects.
+
+use crate::error::{Error, Result};
+use crate::layout::header;
+use crate::load::Load;
+use crate::{Kind, ObjectId};
+use std::hint::spin_loop;
+use std::sync::atomic::{Ordering, fence};
+use std::thread::yield_now;
+
+/// Attempts to read an object that changes.
+const ATTEMPTS: u32 = 10_000;
+/// The first of them, between which a reader does not leave its CPU to others, such as the service.
+const SPINS: u32 = 100;
+
+/// Loads a word of the header of an object, which need not exist.
+pub(crate) fn word<M: Load + ?Sized>(memory: &M, object: ObjectId, word: u64) -> Result<u64> {
+    memory.load(object.header() + word * 8)
+}
+
+/// Checks that an object exists. Returns its generation, which distinguishes it from others that have
+/// had its id.
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn generation<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u32> {
+    let word = word(memory, object, header::KIND)?;
+    match word & u64::from(u32::MAX) == object.kind() as u64 {
+        true => Ok((word >> 32) as u32),
+        false => Err(Error::NoObject(object)),
+    }
+}
+
+/// The number of entries of collections that lead to the object (invariant 4.1 of the paper).
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn members<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
+    generation(memory, object)?;
+    word(memory, object, header::MEMBERS)
+}
+
+/// The bytes of an mFile.
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn size<M: Load + ?Sized>(memory: &M, file: ObjectId) -> Result<u64> {
+    match file.kind() {
+        Kind::MFile => generation(memory, file).and_then(|_| word(memory, file, header::SIZE)),
+        Kind::Collection => Err(Error::NoObject(file)),
+    }
+}
+
+/// Pages of an object, those of its tree too.
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn pages<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
+    generation(memory, object)?;
+    word(memory, object, header::PAGES)
+}
+
+/// Word `n` of those that belong to the layer above, below [`OWN_WORDS`](crate::OWN_WORDS).
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn own<M: Load + ?Sized>(memory: &M, object: ObjectId, n: u64) -> Result<u64> {
+    assert!(n < header::OWN_WORDS, "an object has no own word {n}");
+    generation(memory, object)?;
+    word(memory, object, header::OWN + n)
+}
+
+/// Reads an object that the service may change meanwhile: `read` runs again until the object did not
+/// change during a run.
+///
+/// # Errors
+/// [`Error::Unstable`], and those of `read`.
+pub fn stable<M: Load + ?Sized, T>(
+    memory: &M,
+    object: ObjectId,
+    read: impl Fn() -> Result<T>,
+) -> Result<T> {
+    for attempt in 0..ATTEMPTS {
+        let before = word(memory, object, header::VERSION)?;
+        fence(Ordering::Acquire);
+        if before.is_multiple_of(2) {
+            let result = read();
+            fence(Ordering::Acquire);
+            if word(memory, object, header::VERSION)? == before {
+                return result;
+            }
+        }
+        match attempt < SPINS {
+            true => spin_loop(),
+            false => yield_now(),
+        }
+    }
+    Err(Error::Unstable(object))
+}

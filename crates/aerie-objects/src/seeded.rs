@@ -1,0 +1,16 @@
+//! Bugs that can be put back to test the tests; see [`medium::seeded_bugs`].
+
+medium::seeded_bugs! {
+    /// New pages are not durable before the record that points to them.
+    NoInitFence,
+    /// Words are stored home before their record is durable.
+    HomeBeforeLog,
+    /// A record is truncated before its words are durable at home.
+    ReclaimBeforeHome,
+    /// A page that a transaction has freed is used again by the same transaction.
+    ReuseAtOnce,
+    /// A recovery truncates the log before the words of its records are durable.
+    ReplayNotFenced,
+    /// A roll-back keeps the words of what it rolls back.
+    RollBackForgotten,
+}

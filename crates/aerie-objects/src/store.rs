@@ -1,0 +1,93 @@
+//! A store that is open for changes.
+
+use crate::ObjectId;
+use crate::check::walk;
+use crate::error::{Error, Result};
+use crate::layout::PAGE;
+use crate::log::{Log, replay};
+use crate::space::Space;
+use crate::superblock::Superblock;
+use crate::transaction::Transaction;
+use medium::Pmem;
+use parking_lot::Mutex;
+use vfs::check::Report;
+
+/// A store of objects, open for changes. Only one may be open on a memory.
+pub struct Store<P> {
+    memory: P,
+    superblock: Superblock,
+    log: Mutex<Log<P>>,
+    space: Mutex<Space>,
+}
+
+impl<P: Pmem + Clone> Store<P> {
+    /// Opens the store on `memory`: replays the log, and finds what is free.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`], [`Error::Damaged`] with the first violation of the format, errors of the
+    /// log and of the memory.
+    pub fn open(memory: P) -> Result<Self> {
+        let superblock = Superblock::load(&memory)?;
+        let log = replay(&memory, &superblock)?;
+        let mut report = Report::default();
+        let walk = walk(&memory, &superblock, &mut report);
+        if let Some(found) = report.findings.first() {
+            let why = found.to_string();
+            let (structure, at) = ("store", 0);
+            return Err(Error::Damaged { structure, at, why });
+        }
+        let pages = superblock.first_page()..superblock.bytes / PAGE;
+        let space = Space::new(pages, &walk.pages, walk.headers);
+        Ok(Self {
+            memory,
+            superblock,
+            log: Mutex::new(log),
+            space: Mutex::new(space),
+        })
+    }
+}
+
+impl<P: Pmem> Store<P> {
+    /// Begins a transaction. It waits for the end of the one before.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`] after a failed commit: the store must be opened again.
+    pub fn begin(&self) -> Result<Transaction<'_, P>> {
+        let log = self.log.lock();
+        if log.is_failed {
+            let what = "a commit has failed; open the store again".to_owned();
+            return Err(Error::NotAStore(what));
+        }
+        Ok(Transaction::new(
+            &self.memory,
+            &self.superblock,
+            &self.space,
+            log,
+        ))
+    }
+
+    /// The memory, for readers.
+    pub fn memory(&self) -> &P {
+        &self.memory
+    }
+
+    /// Seed of the hash of keys.
+    pub fn seed(&self) -> u64 {
+        self.superblock.seed
+    }
+
+    /// The root collection.
+    pub fn root(&self) -> ObjectId {
+        self.superblock.root
+    }
+
+    /// The collection of objects without a name that are in use.
+    pub fn open_objects(&self) -> ObjectId {
+        self.superblock.open
+    }
+
+    /// Pages that are free.
+    pub fn free_pages(&self) -> u64 {
+        self.space.lock().free_pages()
+    }
+}
