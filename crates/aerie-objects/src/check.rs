@@ -167,6 +167,7 @@ impl<P: Pmem + ?Sized> Walker<'_, P> {
                     }
                     entries += 1;
                     self.count(entry.object);
+                    self.compare_parent(entry.object, object)?;
                 }
             }
         }
@@ -178,6 +179,18 @@ impl<P: Pmem + ?Sized> Walker<'_, P> {
             );
         }
         Ok(pages)
+    }
+
+    fn compare_parent(&mut self, object: ObjectId, collection: ObjectId) -> Result<()> {
+        let is_known = object.kind() == Kind::MFile
+            || word(self.memory, object, header::PARENT)? == collection.to_bits();
+        if !is_known {
+            self.found(
+                "A12",
+                format!("{object} does not lead back to {collection}"),
+            );
+        }
+        Ok(())
     }
 
     fn compare_members(&mut self) {

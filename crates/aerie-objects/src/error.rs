@@ -34,6 +34,12 @@ pub enum Error {
     /// The id denotes no object: its header is free, or of another kind.
     #[error("there is no {0}")]
     NoObject(ObjectId),
+    /// The collection is in a collection already.
+    #[error("{0} is in a collection already")]
+    HasParent(ObjectId),
+    /// The collection would contain itself.
+    #[error("{0} would be inside itself")]
+    Cycle(ObjectId),
     /// The collection has entries.
     #[error("{0} has entries")]
     NotEmpty(ObjectId),

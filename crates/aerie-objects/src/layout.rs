@@ -50,6 +50,8 @@ pub mod header {
     pub const ENTRIES: u64 = 5;
     /// Odd while the service changes the object; another even number after each change.
     pub const VERSION: u64 = 6;
+    /// The collection that has a collection, or 0.
+    pub const PARENT: u64 = 7;
     /// The first word that belongs to the layer above.
     pub const OWN: u64 = 8;
     /// Number of words that belong to the layer above.

@@ -5,10 +5,11 @@ use crate::check::walk;
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::log::{Log, replay};
+use crate::reserve::Reserve;
 use crate::space::Space;
 use crate::superblock::Superblock;
 use crate::transaction::Transaction;
-use medium::Pmem;
+use medium::{Pmem, Rule};
 use parking_lot::Mutex;
 use vfs::check::Report;
 
@@ -84,6 +85,46 @@ impl<P: Pmem> Store<P> {
     /// The collection of objects without a name that are in use.
     pub fn open_objects(&self) -> ObjectId {
         self.superblock.open
+    }
+
+    /// Reserves pages and headers, as many as there are of the wanted ones.
+    ///
+    /// # Errors
+    /// Errors of the memory.
+    pub fn reserve(&self, pages: usize, headers: usize) -> Result<Reserve> {
+        let mut reserve = Reserve::default();
+        let mut space = self.space.lock();
+        let mut is_new = false;
+        while reserve.headers.len() < headers {
+            match space.take_header() {
+                Some(header) => drop(reserve.headers.insert(header)),
+                None => {
+                    let Some(page) = space.take_page() else { break };
+                    // Its headers are free before one of them can be used.
+                    self.memory.store_nt(page, &[0; PAGE as usize]);
+                    space.add_headers(page);
+                    is_new = true;
+                }
+            }
+        }
+        if is_new {
+            self.memory.fence(Rule::InitialiseBeforePoint)?;
+        }
+        let taken = (0..pages).map_while(|_| space.take_page());
+        reserve.pages.extend(taken);
+        Ok(reserve)
+    }
+
+    /// Frees what is reserved.
+    pub fn release(&self, reserve: Reserve) {
+        let mut space = self.space.lock();
+        reserve
+            .pages
+            .into_iter()
+            .for_each(|page| space.give_page(page));
+        for header in reserve.headers {
+            space.give_header(header);
+        }
     }
 
     /// Pages that are free.

@@ -1,13 +1,13 @@
 //! Changes of collections.
 
-use crate::ObjectId;
 use crate::error::{Error, Result};
 use crate::layout::{BUCKETS, header};
 use crate::reading::bucket::{Bucket, CHAIN_MAX, chain};
 use crate::reading::collection::{Table, check_key};
-use crate::reading::object::word;
+use crate::reading::object::{is_inside, word};
 use crate::reading::tree::{self, Visited};
 use crate::transaction::Transaction;
+use crate::{Kind, ObjectId};
 use medium::Pmem;
 
 /// Key and object of an entry.
@@ -26,7 +26,7 @@ impl<P: Pmem> Transaction<'_, P> {
     /// Adds an entry (`addObject` of the paper), and counts it as one that leads to the object.
     ///
     /// # Errors
-    /// [`Error::KeyExists`], [`Error::KeyLength`], [`Error::Crowded`], [`Error::NoObject`],
+    /// [`Error::KeyExists`], [`Error::HasParent`], [`Error::Cycle`], [`Error::KeyLength`], [`Error::Crowded`], [`Error::NoObject`],
     /// [`Error::Full`], errors of the memory and of a damaged table. The transaction should then be
     /// rolled back to an earlier mark.
     pub fn add(&mut self, collection: ObjectId, key: &[u8], object: ObjectId) -> Result<()> {
@@ -35,7 +35,16 @@ impl<P: Pmem> Transaction<'_, P> {
         if table.find(self, key)?.is_some() {
             return Err(Error::KeyExists);
         }
-        self.add_members(object, 1)?;
+        let members = self.add_members(object, 1)?;
+        if object.kind() == Kind::Collection {
+            if members > 1 {
+                return Err(Error::HasParent(object));
+            }
+            if is_inside(self, collection, object)? {
+                return Err(Error::Cycle(object));
+            }
+            self.set_header(object, header::PARENT, collection.to_bits())?;
+        }
         self.change(collection);
         if table.buckets == 0 {
             self.add_page(collection, 0)?;
@@ -66,6 +75,9 @@ impl<P: Pmem> Transaction<'_, P> {
         let entries = word(self, collection, header::ENTRIES)?.saturating_sub(1);
         self.set_header(collection, header::ENTRIES, entries)?;
         let members = self.add_members(entry.object, -1)?;
+        if entry.object.kind() == Kind::Collection {
+            self.set_header(entry.object, header::PARENT, 0)?;
+        }
         if table.buckets > SPARSE && entries * SPARSE < table.buckets * TARGET {
             self.rehash(table, (entries / TARGET * 2).max(1))?;
         }

@@ -17,11 +17,20 @@ impl<P: Pmem> Transaction<'_, P> {
     /// [`Error::Full`], and errors of the memory.
     pub fn create(&mut self, kind: Kind) -> Result<ObjectId> {
         let header = self.take_header()?;
+        self.create_at(ObjectId::new(kind, header))
+    }
+
+    /// Makes an object as [`create`](Self::create) does, whose header the caller has
+    /// [reserved](crate::Store::reserve).
+    ///
+    /// # Errors
+    /// Errors of the memory.
+    pub fn create_at(&mut self, object: ObjectId) -> Result<ObjectId> {
+        let header = object.header();
         let generation = self.load(header)? >> 32;
         let next = u64::from((generation as u32).wrapping_add(1)) << 32;
-        let object = ObjectId::new(kind, header);
         self.change(object);
-        self.set(header, next | kind as u64)?;
+        self.set(header, next | object.kind() as u64)?;
         for word in (1..HEADER_BYTES / 8).filter(|word| *word != header::VERSION) {
             self.set(header + word * 8, 0)?;
         }

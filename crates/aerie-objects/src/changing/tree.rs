@@ -4,7 +4,7 @@ use crate::ObjectId;
 use crate::error::{Result, damaged};
 use crate::layout::{FANOUT, MAX_HEIGHT, header};
 use crate::load::Load;
-use crate::reading::tree::{BITS, Root, slot};
+use crate::reading::tree::{BITS, Root, page, slot};
 use crate::transaction::Transaction;
 use medium::Pmem;
 
@@ -19,6 +19,30 @@ impl<P: Pmem> Transaction<'_, P> {
         Ok(page)
     }
 
+    /// Adds a page that the caller has [reserved](crate::Store::reserve), as [`add_page`](Self::add_page)
+    /// does. Its contents stay.
+    ///
+    /// # Errors
+    /// As [`add_page`](Self::add_page).
+    pub fn add_page_at(&mut self, object: ObjectId, index: u64, page: u64) -> Result<()> {
+        self.count_pages(object, 1)?;
+        self.map_page(object, index, page)
+    }
+
+    /// Frees the page at this index. Returns its byte offset, or `None` if there is none.
+    ///
+    /// # Errors
+    /// Errors of the memory and of a damaged tree.
+    pub fn remove_page(&mut self, object: ObjectId, index: u64) -> Result<Option<u64>> {
+        let Some(found) = page(self, object, index)? else {
+            return Ok(None);
+        };
+        self.map_page(object, index, 0)?;
+        self.free_page(object, found)?;
+        Ok(Some(found))
+    }
+
+    /// Makes `page` the one at this index. Any page there must have been removed.
     fn map_page(&mut self, object: ObjectId, index: u64, page: u64) -> Result<()> {
         let at = object.header() + header::ROOT * 8;
         let mut root = match Root::load(self, object)? {
@@ -48,6 +72,9 @@ impl<P: Pmem> Transaction<'_, P> {
             };
         }
         self.set_header(object, header::ROOT, root.word())?;
+        if root.height == 0 {
+            return self.set_header(object, header::ROOT, page);
+        }
         let mut node = root.page;
         for level in (2..=root.height).rev() {
             let at = slot(node, level, index);

@@ -1,6 +1,7 @@
 //! Headers of objects.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, damaged};
+use crate::id::HEADER_BYTES;
 use crate::layout::header;
 use crate::load::Load;
 use crate::{Kind, ObjectId};
@@ -38,6 +39,41 @@ pub fn generation<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u32>
 pub fn members<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
     generation(memory, object)?;
     word(memory, object, header::MEMBERS)
+}
+
+/// The collection that has this collection; `None` for the root, and for one that is not linked.
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn parent<M: Load + ?Sized>(memory: &M, collection: ObjectId) -> Result<Option<ObjectId>> {
+    generation(memory, collection)?;
+    Ok(ObjectId::from_bits(word(
+        memory,
+        collection,
+        header::PARENT,
+    )?))
+}
+
+/// Whether `collection` is `other` or inside it.
+///
+/// # Errors
+/// [`Error::NoObject`], [`Error::Damaged`] if the collections above have no end, and errors of the
+/// memory.
+pub fn is_inside<M: Load + ?Sized>(
+    memory: &M,
+    collection: ObjectId,
+    other: ObjectId,
+) -> Result<bool> {
+    let mut at = Some(collection);
+    for _ in 0..memory.len_bytes() / HEADER_BYTES {
+        match at {
+            Some(at) if at == other => return Ok(true),
+            Some(below) => at = parent(memory, below)?,
+            None => return Ok(false),
+        }
+    }
+    let why = "the collections above it have no end";
+    Err(damaged("header", collection.header(), why))
 }
 
 /// The bytes of an mFile.

@@ -1,7 +1,7 @@
 //! Collections beside a map in memory.
 
 use super::{Memory, assert_clean, empty, listed};
-use crate::{Error, Kind, ObjectId, Store, entries, lookup, members};
+use crate::{Error, Kind, ObjectId, Store, entries, is_inside, lookup, members, parent};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -230,6 +230,61 @@ fn wrong_requests_are_refused() {
         Err(Error::NoObject(_))
     ));
     assert!(matches!(crate::size(&tx, file), Err(Error::NoObject(_))));
+}
+
+#[test]
+fn collections_form_a_tree() {
+    let store = empty(1 << 18);
+    let mut tx = store.begin().unwrap();
+    let [a, b, c] = [(); 3].map(|()| tx.create(Kind::Collection).unwrap());
+    tx.add(store.root(), b"a", a).unwrap();
+    tx.add(a, b"b", b).unwrap();
+    tx.add(b, b"c", c).unwrap();
+    tx.commit().unwrap();
+    assert_clean(&store);
+    assert_eq!(parent(store.memory(), c).unwrap(), Some(b));
+    assert!(is_inside(store.memory(), c, a).unwrap() && !is_inside(store.memory(), a, c).unwrap());
+
+    let mut tx = store.begin().unwrap();
+    let mark = tx.mark();
+    assert!(matches!(
+        tx.add(store.root(), b"again", c),
+        Err(Error::HasParent(_))
+    ));
+    tx.roll_back(mark);
+    // Removed first, so that no collection has it; then into itself and below.
+    assert_eq!(tx.remove(store.root(), b"a").unwrap(), Some((a, 0)));
+    let mark = tx.mark();
+    for below in [a, b, c] {
+        assert!(matches!(tx.add(below, b"a", a), Err(Error::Cycle(_))));
+        tx.roll_back(mark);
+    }
+    tx.add(store.root(), b"elsewhere", a).unwrap();
+    tx.commit().unwrap();
+    assert_clean(&store);
+}
+
+#[test]
+fn a_reserve_is_used_or_given_back() {
+    let store = empty(1 << 18);
+    let free = store.free_pages();
+    let mut reserve = store.reserve(5, 40).unwrap();
+    assert_eq!(reserve.pages().count(), 5);
+    assert_eq!(reserve.objects(Kind::MFile).count(), 40);
+    let file = reserve.objects(Kind::MFile).next().unwrap();
+    assert!(reserve.take_object(file) && !reserve.take_object(file));
+    let mut tx = store.begin().unwrap();
+    tx.create_at(file).unwrap();
+    tx.add(store.root(), b"file", file).unwrap();
+    tx.commit().unwrap();
+    assert_clean(&store);
+    store.release(reserve);
+    // Two pages of headers, one of them the first one, and a page of the table.
+    assert_eq!(free - store.free_pages(), 2);
+    assert_eq!(
+        store.reserve(1000, 0).unwrap().pages().count() as u64,
+        free - 2
+    );
 }
 
 #[test]

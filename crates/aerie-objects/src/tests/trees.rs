@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone)]
 enum Op {
     Add(u64),
+    /// A page that was reserved.
+    AddAt(u64),
+    Remove(u64),
     Cut(u64),
     Commit,
 }
@@ -19,6 +22,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let index = || (0u32..5, 0u64..4).prop_map(|(level, n)| (n << (9 * level)) + n);
     let op = prop_oneof![
         6 => index().prop_map(Op::Add),
+        2 => index().prop_map(Op::AddAt),
+        2 => index().prop_map(Op::Remove),
         1 => index().prop_map(Op::Cut),
         2 => Just(Op::Commit),
     ];
@@ -37,6 +42,7 @@ proptest! {
         tx.add(store.root(), b"file", file).unwrap();
         tx.set_size(file, 1 << 47).unwrap();
         tx.commit().unwrap();
+        let mut reserve = store.reserve(60, 0).unwrap();
         let mut map = BTreeMap::new();
         for part in ops.split_inclusive(|op| matches!(op, Op::Commit)) {
             let mut tx = store.begin().unwrap();
@@ -53,6 +59,16 @@ proptest! {
                         // Contents are the writer's own business.
                         store.memory().store_word(page, index);
                         map.insert(index, page);
+                    }
+                    Op::AddAt(index) if index < 1 << 36 && !map.contains_key(&index) => {
+                        let page = reserve.pages().next().unwrap();
+                        prop_assert!(reserve.take_page(page));
+                        store.memory().store_word(page, index);
+                        tx.add_page_at(file, index, page).unwrap();
+                        map.insert(index, page);
+                    }
+                    Op::Remove(index) => {
+                        prop_assert_eq!(tx.remove_page(file, index).unwrap(), map.remove(&index));
                     }
                     Op::Cut(from) => {
                         tx.cut_pages(file, from).unwrap();
@@ -74,6 +90,7 @@ proptest! {
                 }
             }
         }
+        store.release(reserve);
         prop_assert_eq!(size(store.memory(), file).unwrap(), 1 << 47);
         let mut tx = store.begin().unwrap();
         tx.cut_pages(file, 0).unwrap();
