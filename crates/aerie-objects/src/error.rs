@@ -34,6 +34,9 @@ pub enum Error {
     /// The id denotes no object: its header is free, or of another kind.
     #[error("there is no {0}")]
     NoObject(ObjectId),
+    /// No page of an object can have this index.
+    #[error("no page can have index {0}")]
+    NoIndex(u64),
     /// The collection is in a collection already.
     #[error("{0} is in a collection already")]
     HasParent(ObjectId),

@@ -32,11 +32,13 @@ pub mod at {
     pub const OPEN: u64 = 56;
     /// CRC-32 of the 64 bytes before it.
     pub const CRC: u64 = 64;
+    /// Number of times that the store was opened for changes.
+    pub const EPOCH: u64 = 72;
 }
 
 /// Words of the header of an object, by their number.
 pub mod header {
-    /// Kind (8 bits), 0, generation (upper 32 bits). Kind 0: the header is free.
+    /// Kind (8 bits), generation (the other 56). 0: the header is free.
     pub const KIND: u64 = 0;
     /// Number of entries that lead to the object.
     pub const MEMBERS: u64 = 1;

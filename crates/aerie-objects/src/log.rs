@@ -1,7 +1,7 @@
 //! The redo log.
 
 use crate::error::{Error, Result};
-use crate::layout::PAGE;
+use crate::layout::{PAGE, at};
 use crate::record;
 use crate::seeded::{Bug, hit};
 use crate::superblock::Superblock;
@@ -14,6 +14,8 @@ pub(crate) struct Log<P> {
     pub(crate) consumer: Consumer<P>,
     /// Words of the longest record.
     pub(crate) longest: u64,
+    /// The generation of the last object.
+    pub(crate) generation: u64,
     /// A commit has failed, so that the memory may lack a part of it.
     pub(crate) is_failed: bool,
 }
@@ -47,6 +49,17 @@ pub(crate) fn replay<P: Pmem + Clone>(memory: &P, superblock: &Superblock) -> Re
         appender,
         consumer,
         longest,
+        generation: begin_epoch(memory)?,
         is_failed: false,
     })
+}
+
+/// Begins an epoch. Returns the generation before that of its first object.
+fn begin_epoch<P: Pmem>(memory: &P) -> Result<u64> {
+    let epoch = memory.load(at::EPOCH)?.wrapping_add(1);
+    memory.store_word(at::EPOCH, epoch);
+    memory.flush(at::EPOCH, 8);
+    // No object has a generation that another one gets after a crash.
+    memory.fence(Rule::DurableBeforeUse)?;
+    Ok((epoch & 0xff_ffff) << 32)
 }

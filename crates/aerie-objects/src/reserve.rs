@@ -4,7 +4,7 @@
 use crate::{Kind, ObjectId};
 use hashbrown::HashSet;
 
-/// Reserved pages and headers. What is taken out belongs to the caller.
+/// Reserved pages and headers. Those that are taken out belong to the caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reserve {
     pub(crate) pages: HashSet<u64>,

@@ -6,6 +6,7 @@ use crate::layout::PAGE;
 use crate::pages::Pages;
 use buddy_system_allocator::FrameAllocator;
 use hashbrown::HashMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Headers in a page of headers.
@@ -30,7 +31,7 @@ pub(crate) struct Space {
     /// The used headers of each page that has any, as bits.
     headers: HashMap<u64, u32>,
     /// Pages in `headers` that have a free header.
-    open: Vec<u64>,
+    open: BTreeSet<u64>,
 }
 
 impl Space {
@@ -53,8 +54,7 @@ impl Space {
             });
         }
         let is_open = |(page, bits): (&u64, &u32)| (*bits != u32::MAX).then_some(*page);
-        let mut open: Vec<u64> = headers.iter().filter_map(is_open).collect();
-        open.sort_unstable();
+        let open = headers.iter().filter_map(is_open).collect();
         Self {
             pages: frames,
             free_pages,
@@ -81,12 +81,12 @@ impl Space {
 
     /// Takes a free header of a page that has one.
     pub(crate) fn take_header(&mut self) -> Option<u64> {
-        let page = *self.open.last()?;
+        let page = *self.open.first()?;
         let bits = self.headers.get_mut(&page)?;
         let slot = bits.trailing_ones();
         *bits |= 1 << slot;
         if *bits == u32::MAX {
-            self.open.pop();
+            self.open.remove(&page);
         }
         Some(page + u64::from(slot) * HEADER_BYTES)
     }
@@ -94,24 +94,40 @@ impl Space {
     /// Makes a page one of headers, which are all free.
     pub(crate) fn add_headers(&mut self, page: u64) {
         self.headers.insert(page, 0);
-        self.open.push(page);
+        self.open.insert(page);
     }
 
     /// Takes back a page of headers of which none is used.
     pub(crate) fn remove_headers(&mut self, page: u64) {
         debug_assert_eq!(self.headers.get(&page), Some(&0));
         self.headers.remove(&page);
-        self.open.retain(|open| *open != page);
+        self.open.remove(&page);
     }
 
-    /// Frees a header. Returns its page if no other header there is used.
-    pub(crate) fn give_header(&mut self, header: u64) -> Option<u64> {
+    /// Whether a used header begins at this byte.
+    pub(crate) fn has_header(&self, header: u64) -> bool {
+        let bits = self.headers.get(&(header / PAGE * PAGE));
+        bits.is_some_and(|bits| bits & 1 << (header % PAGE / HEADER_BYTES) != 0)
+    }
+
+    /// Frees a header.
+    pub(crate) fn give_header(&mut self, header: u64) {
         let page = header / PAGE * PAGE;
-        let bits = self.headers.get_mut(&page)?;
-        if *bits == u32::MAX {
-            self.open.push(page);
+        if let Some(bits) = self.headers.get_mut(&page) {
+            if *bits == u32::MAX {
+                self.open.insert(page);
+            }
+            *bits &= !(1 << (header % PAGE / HEADER_BYTES));
         }
-        *bits &= !(1 << (header % PAGE / HEADER_BYTES));
-        (*bits == 0).then_some(page)
+    }
+
+    /// Frees a header, and its page if no other header there is used.
+    pub(crate) fn give_header_and_page(&mut self, header: u64) {
+        let page = header / PAGE * PAGE;
+        self.give_header(header);
+        if self.headers.get(&page) == Some(&0) {
+            self.remove_headers(page);
+            self.give_page(page);
+        }
     }
 }

@@ -123,7 +123,7 @@ impl<P: Pmem> Store<P> {
             .into_iter()
             .for_each(|page| space.give_page(page));
         for header in reserve.headers {
-            space.give_header(header);
+            space.give_header_and_page(header);
         }
     }
 

@@ -110,7 +110,7 @@ pub fn format<P: Pmem>(memory: &P, seed: u64) -> Result<()> {
     memory.store_nt(headers, &[0; PAGE as usize]);
     let [root, open] = [0, 1].map(|n| ObjectId::new(Kind::Collection, headers + n * HEADER_BYTES));
     for object in [root, open] {
-        memory.store_word(object.header(), 1 << 32 | Kind::Collection as u64);
+        memory.store_word(object.header(), Kind::Collection as u64);
         // Nothing removes them.
         memory.store_word(object.header() + header::MEMBERS * 8, 1);
         memory.flush(object.header(), HEADER_BYTES);
@@ -123,6 +123,7 @@ pub fn format<P: Pmem>(memory: &P, seed: u64) -> Result<()> {
         (at::SEED, seed),
         (at::ROOT, root.to_bits()),
         (at::OPEN, open.to_bits()),
+        (at::EPOCH, 0),
     ];
     words
         .iter()

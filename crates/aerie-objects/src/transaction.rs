@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::layout::{PAGE, header};
 use crate::load::Load;
 use crate::log::Log;
+use crate::reading::object::generation;
 use crate::record;
 use crate::seeded::{Bug, hit};
 use crate::space::Space;
@@ -77,6 +78,12 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         }
     }
 
+    /// Whether the log can take all changes up to now as one record.
+    pub fn fits(&self) -> bool {
+        // A word takes two at most; each changed object has a new version.
+        2 * (self.words.len() + self.changed.len()) as u64 <= self.log.longest
+    }
+
     /// The superblock of the store.
     pub fn superblock(&self) -> &'a Superblock {
         self.superblock
@@ -84,6 +91,22 @@ impl<'a, P: Pmem> Transaction<'a, P> {
 
     fn is_fresh(&self, off: u64) -> bool {
         self.fresh.contains_key(&(off / PAGE * PAGE))
+    }
+
+    /// Whether the object exists or is being made by this transaction. Its header is then not
+    /// anything else that looks like one.
+    ///
+    /// # Errors
+    /// Errors of the memory.
+    pub fn has(&self, object: ObjectId) -> Result<bool> {
+        let is_header = self.space.lock().has_header(object.header());
+        Ok(is_header && generation(self, object).is_ok())
+    }
+
+    /// The generation of the next object.
+    pub(crate) fn next_generation(&mut self) -> u64 {
+        self.log.generation += 1;
+        self.log.generation
     }
 
     /// Changes a word.
@@ -193,7 +216,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
                     self.fresh.remove(&page);
                     self.space.lock().give_page(page);
                 }
-                Some(Step::TookHeader(header)) => drop(self.space.lock().give_header(header)),
+                Some(Step::TookHeader(header)) => self.space.lock().give_header(header),
                 Some(Step::NewHeaders(page)) => self.space.lock().remove_headers(page),
                 Some(Step::Changed(object)) => drop(self.changed.remove(&object)),
                 Some(Step::GavePage(_) | Step::GaveHeader(_)) | None => {}
@@ -287,7 +310,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         for step in self.steps.drain(..) {
             match step {
                 Step::GavePage(page) => space.give_page(page),
-                Step::GaveHeader(header) => drop(space.give_header(header)),
+                Step::GaveHeader(header) => space.give_header_and_page(header),
                 _ => {}
             }
         }

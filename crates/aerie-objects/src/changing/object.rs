@@ -3,7 +3,6 @@
 use crate::error::{Error, Result};
 use crate::id::HEADER_BYTES;
 use crate::layout::header;
-use crate::load::Load;
 use crate::reading::collection::entries;
 use crate::reading::object::{members, own, size};
 use crate::transaction::Transaction;
@@ -27,10 +26,9 @@ impl<P: Pmem> Transaction<'_, P> {
     /// Errors of the memory.
     pub fn create_at(&mut self, object: ObjectId) -> Result<ObjectId> {
         let header = object.header();
-        let generation = self.load(header)? >> 32;
-        let next = u64::from((generation as u32).wrapping_add(1)) << 32;
         self.change(object);
-        self.set(header, next | object.kind() as u64)?;
+        let generation = self.next_generation();
+        self.set(header, generation << 8 | object.kind() as u64)?;
         for word in (1..HEADER_BYTES / 8).filter(|word| *word != header::VERSION) {
             self.set(header + word * 8, 0)?;
         }
@@ -47,8 +45,7 @@ impl<P: Pmem> Transaction<'_, P> {
             Kind::Collection => self.clear_table(object)?,
             Kind::MFile => self.cut_pages(object, 0)?,
         }
-        let generation = self.load(object.header())? >> 32 << 32;
-        self.set_header(object, header::KIND, generation)?;
+        self.set_header(object, header::KIND, 0)?;
         self.give_header(object.header());
         Ok(())
     }

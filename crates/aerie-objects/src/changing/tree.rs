@@ -1,7 +1,7 @@
 //! Changes of the pages of objects.
 
 use crate::ObjectId;
-use crate::error::{Result, damaged};
+use crate::error::{Error, Result};
 use crate::layout::{FANOUT, MAX_HEIGHT, header};
 use crate::load::Load;
 use crate::reading::tree::{BITS, Root, page, slot};
@@ -44,7 +44,6 @@ impl<P: Pmem> Transaction<'_, P> {
 
     /// Makes `page` the one at this index. Any page there must have been removed.
     fn map_page(&mut self, object: ObjectId, index: u64, page: u64) -> Result<()> {
-        let at = object.header() + header::ROOT * 8;
         let mut root = match Root::load(self, object)? {
             Some(root) => root,
             None if index == 0 => {
@@ -58,11 +57,7 @@ impl<P: Pmem> Transaction<'_, P> {
         };
         while !root.covers(index) {
             if root.height == MAX_HEIGHT {
-                return Err(damaged(
-                    "header",
-                    at,
-                    format!("no page can have index {index}"),
-                ));
+                return Err(Error::NoIndex(index));
             }
             let above = self.page_for(object)?;
             self.set(above, root.page)?;

@@ -19,15 +19,22 @@ pub(crate) fn word<M: Load + ?Sized>(memory: &M, object: ObjectId, word: u64) ->
     memory.load(object.header() + word * 8)
 }
 
-/// Checks that an object exists. Returns its generation, which distinguishes it from others that have
-/// had its id.
+/// Checks that an object exists. Returns its generation (56 bits), which distinguishes it from all
+/// others that have had its id.
+///
+/// An id from somebody who can write to the memory must be checked by
+/// [`Transaction::has`](crate::Transaction::has) as well: what looks like a header may be the contents
+/// of a file.
 ///
 /// # Errors
 /// [`Error::NoObject`], and errors of the memory.
-pub fn generation<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u32> {
+pub fn generation<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
+    if object.header() + HEADER_BYTES > memory.len_bytes() {
+        return Err(Error::NoObject(object));
+    }
     let word = word(memory, object, header::KIND)?;
-    match word & u64::from(u32::MAX) == object.kind() as u64 {
-        true => Ok((word >> 32) as u32),
+    match word & 0xff == object.kind() as u64 {
+        true => Ok(word >> 8),
         false => Err(Error::NoObject(object)),
     }
 }

@@ -279,12 +279,12 @@ fn a_reserve_is_used_or_given_back() {
     tx.commit().unwrap();
     assert_clean(&store);
     store.release(reserve);
-    // Two pages of headers, one of them the first one, and a page of the table.
-    assert_eq!(free - store.free_pages(), 2);
-    assert_eq!(
-        store.reserve(1000, 0).unwrap().pages().count() as u64,
-        free - 2
-    );
+    // The table has a page. The page of headers that was made for the reserve is free again, unless it
+    // has the file's.
+    let used = free - store.free_pages();
+    assert!((1..=2).contains(&used), "{used}");
+    let rest = store.reserve(1000, 0).unwrap();
+    assert_eq!(rest.pages().count() as u64, free - used);
 }
 
 #[test]
