@@ -62,8 +62,9 @@ pub(crate) fn walk<P: Pmem + ?Sized>(
         members: HashMap::new(),
         waiting: Vec::new(),
     };
-    walker.count(superblock.root);
-    walker.count(superblock.open);
+    for object in superblock.collections() {
+        walker.count(object);
+    }
     while let Some(object) = walker.waiting.pop() {
         if let Err(error) = walker.object(object) {
             walker.found(invariant(&error), format!("{object}: {error}"));

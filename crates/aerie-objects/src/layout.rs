@@ -30,10 +30,12 @@ pub mod at {
     pub const ROOT: u64 = 48;
     /// The collection of objects without a name that are in use.
     pub const OPEN: u64 = 56;
-    /// CRC-32 of the 64 bytes before it.
-    pub const CRC: u64 = 64;
+    /// The collection of files with extended attributes of objects.
+    pub const ATTRIBUTES: u64 = 64;
+    /// CRC-32 of the 72 bytes before it.
+    pub const CRC: u64 = 72;
     /// Number of times that the store was opened for changes.
-    pub const EPOCH: u64 = 72;
+    pub const EPOCH: u64 = 80;
 }
 
 /// Words of the header of an object, by their number.

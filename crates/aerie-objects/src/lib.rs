@@ -61,7 +61,7 @@ pub use layout::{KEY_MAX, PAGE, header::OWN_WORDS};
 pub use load::Load;
 pub use reading::collection::{Listed, entries, list, lookup};
 pub use reading::object::{generation, is_inside, members, own, pages, parent, size, stable};
-pub use reading::tree::page;
+pub use reading::tree::{next_page, page};
 pub use reserve::Reserve;
 pub use store::Store;
 pub use superblock::{Superblock, format};

@@ -5,6 +5,7 @@ use crate::check::walk;
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::log::{Log, replay};
+use crate::reading::object::generation;
 use crate::reserve::Reserve;
 use crate::space::Space;
 use crate::superblock::Superblock;
@@ -72,6 +73,11 @@ impl<P: Pmem> Store<P> {
         &self.memory
     }
 
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
     /// Seed of the hash of keys.
     pub fn seed(&self) -> u64 {
         self.superblock.seed
@@ -82,9 +88,10 @@ impl<P: Pmem> Store<P> {
         self.superblock.root
     }
 
-    /// The collection of objects without a name that are in use.
-    pub fn open_objects(&self) -> ObjectId {
-        self.superblock.open
+    /// Whether the object exists. Its header is then not anything else that looks like one.
+    pub fn has(&self, object: ObjectId) -> bool {
+        let is_header = self.space.lock().has_header(object.header());
+        is_header && generation(&self.memory, object).is_ok()
     }
 
     /// Reserves pages and headers, as many as there are of the wanted ones.

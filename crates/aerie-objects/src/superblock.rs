@@ -22,6 +22,8 @@ pub struct Superblock {
     pub root: ObjectId,
     /// The collection of objects without a name that are in use.
     pub open: ObjectId,
+    /// The collection of extended attributes, by the ids of their objects.
+    pub attributes: ObjectId,
 }
 
 impl Superblock {
@@ -46,7 +48,8 @@ impl Superblock {
         }
         let word = |off| memory.load(off);
         let id = |off| Ok::<_, MediumError>(ObjectId::from_bits(memory.load(off)?));
-        let (Some(root), Some(open)) = (id(at::ROOT)?, id(at::OPEN)?) else {
+        let ids = (id(at::ROOT)?, id(at::OPEN)?, id(at::ATTRIBUTES)?);
+        let (Some(root), Some(open), Some(attributes)) = ids else {
             return wrong("it has no root".into());
         };
         let found = Self {
@@ -56,6 +59,7 @@ impl Superblock {
             seed: word(at::SEED)?,
             root,
             open,
+            attributes,
         };
         match found.fits(memory.len()) {
             true => Ok(found),
@@ -72,6 +76,11 @@ impl Superblock {
             && self.log == PAGE
             && self.log_bytes.is_multiple_of(PAGE)
             && log_end.is_some_and(|end| end < self.bytes)
+    }
+
+    /// The collections that are there without an entry of another one.
+    pub fn collections(&self) -> [ObjectId; 3] {
+        [self.root, self.open, self.attributes]
     }
 
     /// The first page after the log, by its number.
@@ -108,8 +117,9 @@ pub fn format<P: Pmem>(memory: &P, seed: u64) -> Result<()> {
     let log_bytes = (bytes / 64).clamp(16 * PAGE, 64 << 20) / PAGE * PAGE;
     let headers = PAGE + log_bytes;
     memory.store_nt(headers, &[0; PAGE as usize]);
-    let [root, open] = [0, 1].map(|n| ObjectId::new(Kind::Collection, headers + n * HEADER_BYTES));
-    for object in [root, open] {
+    let [root, open, attributes] =
+        [0, 1, 2].map(|n| ObjectId::new(Kind::Collection, headers + n * HEADER_BYTES));
+    for object in [root, open, attributes] {
         memory.store_word(object.header(), Kind::Collection as u64);
         // Nothing removes them.
         memory.store_word(object.header() + header::MEMBERS * 8, 1);
@@ -123,6 +133,7 @@ pub fn format<P: Pmem>(memory: &P, seed: u64) -> Result<()> {
         (at::SEED, seed),
         (at::ROOT, root.to_bits()),
         (at::OPEN, open.to_bits()),
+        (at::ATTRIBUTES, attributes.to_bits()),
         (at::EPOCH, 0),
     ];
     words

@@ -3,7 +3,7 @@
 //! A transaction keeps the words that it changes in memory, by their offsets. Pages that it takes are
 //! not reachable, so that their words are stored at once. [`Transaction::commit`] proceeds in four steps:
 //!
-//! 1. New pages are durable before the record that may point to them (initialise-before-point).
+//! 1. New pages and contents are durable before the record that may point to them (initialise-before-point).
 //! 2. The record with all words is durable in the redo log: this is the commit.
 //! 3. The words are stored at home and durable (home-before-reclaim). Meanwhile the version of each
 //!    changed object is odd.
@@ -52,6 +52,8 @@ pub struct Transaction<'a, P: Pmem> {
     words: HashMap<u64, u64>,
     /// Pages that nothing reaches yet, with the number of steps before each.
     fresh: HashMap<u64, usize>,
+    /// Whether contents were stored that must be durable before the commit.
+    has_contents: bool,
     /// Steps before the last mark.
     marked: usize,
     changed: HashSet<ObjectId>,
@@ -72,6 +74,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             log,
             words: HashMap::new(),
             fresh: HashMap::new(),
+            has_contents: false,
             marked: 0,
             changed: HashSet::new(),
             steps: Vec::new(),
@@ -107,6 +110,14 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     pub(crate) fn next_generation(&mut self) -> u64 {
         self.log.generation += 1;
         self.log.generation
+    }
+
+    /// Stores contents of a file in one of its pages. This is not undone. They are durable before the
+    /// commit.
+    pub fn store_contents(&mut self, off: u64, bytes: &[u8]) {
+        self.memory.store(off, bytes);
+        self.memory.flush(off, bytes.len() as u64);
+        self.has_contents = true;
     }
 
     /// Changes a word.
@@ -273,7 +284,8 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         for page in self.fresh.keys() {
             self.memory.flush(*page, PAGE);
         }
-        if !self.fresh.is_empty() && !hit(Bug::NoInitFence) {
+        let is_needed = !self.fresh.is_empty() || self.has_contents;
+        if is_needed && !hit(Bug::NoInitFence) {
             self.memory.fence(Rule::InitialiseBeforePoint)?;
         }
         Ok(())

@@ -63,6 +63,46 @@ pub fn page<M: Load + ?Sized>(memory: &M, object: ObjectId, index: u64) -> Resul
     Ok(Some(page))
 }
 
+/// The first index from `from` on that has a page; `None` if there is none.
+///
+/// # Errors
+/// Errors of the memory, and of a damaged tree.
+pub fn next_page<M: Load + ?Sized>(memory: &M, object: ObjectId, from: u64) -> Result<Option<u64>> {
+    match Root::load(memory, object)? {
+        Some(root) => next_below(memory, root, 0, from),
+        None => Ok(None),
+    }
+}
+
+fn next_below<M: Load + ?Sized>(
+    memory: &M,
+    Root { page, height }: Root,
+    first: u64,
+    from: u64,
+) -> Result<Option<u64>> {
+    if height == 0 {
+        return Ok((first >= from).then_some(first));
+    }
+    let span = 1 << (BITS * (height - 1));
+    let skipped = from.saturating_sub(first) / span;
+    for n in skipped..FANOUT {
+        let at = page + n * 8;
+        let next = memory.load(at)?;
+        if next == 0 {
+            continue;
+        }
+        let below = Root {
+            page: memory.page(next, at)?,
+            height: height - 1,
+        };
+        let found = next_below(memory, below, first + n * span, from)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
 /// A page of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Visited {

@@ -141,7 +141,7 @@ fn a_listing_survives_growth_and_shrinking() {
     let store = empty(16 << 20);
     let mut tx = store.begin().unwrap();
     let object = tx.create(Kind::MFile).unwrap();
-    tx.add(store.open_objects(), b"all", object).unwrap();
+    tx.add(store.superblock().open, b"all", object).unwrap();
     tx.commit().unwrap();
     add(&store, object, 0..500);
     for is_growing in [true, false] {

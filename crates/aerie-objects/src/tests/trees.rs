@@ -1,7 +1,7 @@
 //! Pages of files beside a map in memory.
 
 use super::{assert_clean, empty};
-use crate::{Kind, PAGE, Store, page, pages, size};
+use crate::{Kind, PAGE, Store, next_page, page, pages, size};
 use medium::Pmem;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -82,6 +82,10 @@ proptest! {
             }
             tx.commit().unwrap();
             assert_clean(&store);
+            for from in map.keys().flat_map(|index| [*index, index + 1]).chain([0]) {
+                let next = map.range(from..).next().map(|(index, _)| *index);
+                prop_assert_eq!(next_page(store.memory(), file, from).unwrap(), next);
+            }
             for index in map.keys().flat_map(|index| [*index, index + 1, index ^ 1]) {
                 let found = page(store.memory(), file, index).unwrap();
                 prop_assert_eq!(found, map.get(&index).copied());

@@ -70,7 +70,7 @@ impl World {
     /// All objects that exist, some that could, and some that could not.
     fn universe(&self) -> Vec<ObjectId> {
         let memory = self.store.memory();
-        let mut found = vec![self.store.root(), self.store.open_objects()];
+        let mut found = vec![self.store.root(), self.store.superblock().open];
         let mut next = 0;
         while let Some(object) = found.get(next).copied() {
             next += 1;
@@ -207,7 +207,7 @@ impl World {
             self.guarded
                 .iter()
                 .copied()
-                .chain([self.store.open_objects()])
+                .chain([self.store.superblock().open])
                 .collect(),
         );
         for _ in 0..6 {
