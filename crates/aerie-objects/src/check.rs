@@ -25,6 +25,23 @@ pub fn check<P: Pmem + ?Sized>(memory: &P) -> Report {
     report
 }
 
+/// Number of free pages, by a walk. Pages of headers of which none is used count as free.
+///
+/// # Errors
+/// [`Error::NotAStore`], or the first violation of the format.
+pub fn free_pages<P: Pmem + ?Sized>(memory: &P) -> Result<u64> {
+    let superblock = Superblock::load(memory)?;
+    let mut report = Report::default();
+    let walk = walk(memory, &superblock, &mut report);
+    if let Some(finding) = report.findings.first() {
+        return Err(crate::error::damaged("store", 0, finding.to_string()));
+    }
+    let pages = superblock.first_page()..superblock.bytes / PAGE;
+    let is_used =
+        |page: &u64| walk.pages.contains(page * PAGE) || walk.headers.contains_key(&(page * PAGE));
+    Ok(pages.filter(|page| !is_used(page)).count() as u64)
+}
+
 /// Used memory, as a walk has found it.
 pub(crate) struct Walk {
     /// Pages of contents and pointers.

@@ -7,7 +7,7 @@ pub const FANOUT: u64 = PAGE / 8;
 /// Most levels of pointers between an object and a page of its contents.
 pub const MAX_HEIGHT: u64 = 4;
 /// The least number of pages of a partition.
-pub const MIN_PAGES: u64 = 64;
+pub const MIN_PAGES: u64 = 32;
 
 /// The first bytes.
 pub const MAGIC: [u8; 8] = *b"SELVAERI";

@@ -54,7 +54,7 @@ mod superblock;
 mod tests;
 mod transaction;
 
-pub use check::{check, list_all};
+pub use check::{check, free_pages, list_all};
 pub use error::{Error, Result};
 pub use id::{HEADER_BYTES, Kind, ObjectId};
 pub use layout::{KEY_MAX, PAGE, header::OWN_WORDS};

@@ -114,7 +114,7 @@ pub fn format<P: Pmem>(memory: &P, seed: u64) -> Result<()> {
     memory.flush(0, 8);
     memory.fence(Rule::NullifyBeforeReuse)?;
 
-    let log_bytes = (bytes / 64).clamp(16 * PAGE, 64 << 20) / PAGE * PAGE;
+    let log_bytes = (bytes / 64).clamp(4 * PAGE, 64 << 20) / PAGE * PAGE;
     let headers = PAGE + log_bytes;
     memory.store_nt(headers, &[0; PAGE as usize]);
     let [root, open, attributes] =

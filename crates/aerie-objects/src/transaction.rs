@@ -115,8 +115,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     /// Stores contents of a file in one of its pages. This is not undone. They are durable before the
     /// commit.
     pub fn store_contents(&mut self, off: u64, bytes: &[u8]) {
-        self.memory.store(off, bytes);
-        self.memory.flush(off, bytes.len() as u64);
+        self.memory.store_nt(off, bytes);
         self.has_contents = true;
     }
 

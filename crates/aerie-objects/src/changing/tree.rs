@@ -29,6 +29,16 @@ impl<P: Pmem> Transaction<'_, P> {
         self.map_page(object, index, page)
     }
 
+    /// Puts a page of zeros in the place of the one at this index, which is freed. Returns its byte
+    /// offset.
+    ///
+    /// # Errors
+    /// As [`add_page`](Self::add_page).
+    pub fn replace_page(&mut self, object: ObjectId, index: u64) -> Result<u64> {
+        self.remove_page(object, index)?;
+        self.add_page(object, index)
+    }
+
     /// Frees the page at this index. Returns its byte offset, or `None` if there is none.
     ///
     /// # Errors

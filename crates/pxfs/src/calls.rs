@@ -1,0 +1,329 @@
+//! The calls of [`FileSystem`].
+
+use crate::error::{Fault, Res};
+use crate::fs::Pxfs;
+use crate::inode::{self, Inode};
+use aerie_objects::{PAGE, parent};
+use medium::Pmem;
+use vfs::check::{Finding, Severity};
+use vfs::{
+    Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
+    Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
+    SetAttr, StatFs, XattrMode, perm,
+};
+
+/// The cookies of `.` and `..`; that of an entry is greater.
+const DOTS: [&[u8]; 2] = [b".", b".."];
+const COOKIES_OF_DOTS: u64 = DOTS.len() as u64;
+
+/// The promises of the file system.
+pub fn guarantees() -> Guarantees {
+    Guarantees {
+        name: "pxfs".into(),
+        durable: Durability::AtReturn,
+        metadata_atomic: Atomicity::Call,
+        data_atomic: Atomicity::Call,
+        metadata_ordered: Ordering::Global,
+        data_ordered: Ordering::Global,
+        times_atomic: true,
+        notes: vec!["A write of more than 2 MiB is atomic in parts of 2 MiB.".into()],
+    }
+}
+
+/// A directory with its inode, as a listing shows it.
+struct Listing<'a, P> {
+    fs: &'a Pxfs<P>,
+    dir: Inode,
+}
+
+impl<P: Pmem> Listing<'_, P> {
+    /// The directory above. A removed directory has none.
+    fn above(&self) -> Res<Inode> {
+        let (memory, superblock) = (self.fs.store.memory(), self.fs.store.superblock());
+        match parent(memory, self.dir.object)?.filter(|above| *above != superblock.open) {
+            Some(above) => self.fs.load(above),
+            None => Ok(self.dir),
+        }
+    }
+
+    /// Calls `sink` for each entry after `after`, until it returns false.
+    fn list(
+        &self,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Result<Inode>) -> bool,
+    ) -> Res<()> {
+        let dots = [self.dir, self.above()?];
+        for ((inode, name), cookie) in dots.into_iter().zip(DOTS).zip(1..) {
+            let entry = DirEntry {
+                ino: inode.attr.ino,
+                kind: FileType::Directory,
+                name,
+                cookie: Cookie(cookie),
+            };
+            if after.0 < cookie && !sink(&entry, Ok(inode)) {
+                return Ok(());
+            }
+        }
+        let (memory, superblock) = (self.fs.store.memory(), self.fs.store.superblock());
+        let mut at = after.0.saturating_sub(COOKIES_OF_DOTS);
+        loop {
+            let part = aerie_objects::list(memory, self.dir.object, superblock.seed, at)?;
+            let Some(last) = part.last() else {
+                return Ok(());
+            };
+            at = last.cookie;
+            for listed in part {
+                let inode = self.fs.load(listed.object).map_err(Fault::errno);
+                let entry = DirEntry {
+                    ino: inode::number(superblock, listed.object),
+                    kind: inode.map_or(FileType::Regular, |inode| inode.attr.kind),
+                    name: &listed.key,
+                    cookie: Cookie(listed.cookie + COOKIES_OF_DOTS),
+                };
+                if !sink(&entry, inode) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl<P: Pmem> Pxfs<P> {
+    fn read_dir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Result<Inode>) -> bool,
+    ) -> Res<()> {
+        let dir = {
+            let _gate = self.gate.read();
+            let dir = self.inode(dir)?;
+            if !dir.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+            perm::access(cx, &dir.attr, perm::Access::READ)?;
+            Listing { fs: self, dir }.list(after, sink)?;
+            dir
+        };
+        self.accessed(cx, dir);
+        Ok(())
+    }
+
+    /// Runs a call that changes something.
+    fn alone<T>(&self, call: impl FnOnce() -> Res<T>) -> Result<T> {
+        let _gate = self.gate.write();
+        call().map_err(Fault::errno)
+    }
+
+    /// Runs a call that reads.
+    fn shared<T>(&self, call: impl FnOnce() -> Res<T>) -> Result<T> {
+        let _gate = self.gate.read();
+        call().map_err(Fault::errno)
+    }
+}
+
+impl<P: Pmem> FileSystem for Pxfs<P> {
+    fn guarantees(&self) -> Guarantees {
+        guarantees()
+    }
+
+    fn audit(&self) -> Vec<Finding> {
+        let report = aerie_objects::check(self.store.memory());
+        let mut findings = report.findings;
+        let known = self.store.free_pages();
+        match aerie_objects::free_pages(self.store.memory()) {
+            Ok(free) if free == known => {}
+            found => findings.push(Finding {
+                invariant: "allocator".into(),
+                severity: Severity::Corrupt,
+                what: format!("{found:?} pages are free, and {known} are known to be"),
+            }),
+        }
+        findings
+    }
+
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.shared(|| self.look_up(cx, dir, name))
+    }
+
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        self.shared(|| {
+            let inode = self.inode(ino)?;
+            self.refer(inode.object);
+            Ok(inode.attr)
+        })
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let forgotten = self.alone(|| self.unrefer(self.object(ino)?, count));
+        if let Err(errno) = forgotten
+            && errno != Errno::STALE
+        {
+            tracing::error!("inode {ino} is not removed: {errno}");
+        }
+    }
+
+    fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
+        self.shared(|| Ok(self.inode(ino)?.attr))
+    }
+
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.alone(|| self.set_attr(cx, ino, set))
+    }
+
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.read_dir(cx, dir, after, &mut |entry, _| sink(entry))
+            .map_err(Fault::errno)
+    }
+
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<()> {
+        self.read_dir(cx, dir, after, &mut |entry, inode| {
+            let is_accepted = sink(entry, inode.as_ref().ok().map(|inode| &inode.attr));
+            if let Ok(inode) = inode
+                && is_accepted
+                && entry.cookie.0 > COOKIES_OF_DOTS
+            {
+                self.refer(inode.object);
+            }
+            is_accepted
+        })
+        .map_err(Fault::errno)
+    }
+
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        self.alone(|| self.make_node(cx, at, new))
+    }
+
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        let (target, link) = self.shared(|| Ok((self.read_target(ino)?, self.inode(ino)?)))?;
+        self.accessed(cx, link);
+        Ok(target)
+    }
+
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.alone(|| self.link_node(cx, ino, Name::new(dir, name)))
+    }
+
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        self.alone(|| self.remove_name(cx, at, which))
+    }
+
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        self.alone(|| self.rename_node(cx, from, to, flags))
+    }
+
+    fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        self.alone(|| self.make_nameless(cx, dir, mode))
+    }
+
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        self.alone(|| {
+            let inode = self.inode(ino)?;
+            perm::may_open(cx, &inode.attr, flags)?;
+            if flags.contains(OpenFlags::TRUNCATE) && inode.attr.kind == FileType::Regular {
+                let set = SetAttr {
+                    size: Some(0),
+                    ..SetAttr::default()
+                };
+                self.set_attr(cx, ino, &set)?;
+            }
+            self.refer(inode.object);
+            Ok(())
+        })
+    }
+
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        let (len, inode) = self.shared(|| self.read_data(ino, off, buf))?;
+        if !buf.is_empty() {
+            self.accessed(cx, inode);
+        }
+        Ok(len)
+    }
+
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        self.alone(|| self.write_data(cx, ino, off, data))
+    }
+
+    fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
+        self.alone(|| self.allocate(cx, ino, kind, off, len))
+    }
+
+    fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        self.shared(|| self.seek_data(ino, off, kind))
+    }
+
+    fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.shared(|| self.inode(ino).map(drop))
+    }
+
+    fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
+        self.shared(|| match self.inode(ino)?.is_dir() {
+            true => Ok(()),
+            false => Err(Errno::NOTDIR.into()),
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let blocks = self.store.superblock().bytes / PAGE;
+        let free = self.store.free_pages();
+        let headers = PAGE / aerie_objects::HEADER_BYTES;
+        Ok(StatFs {
+            block_bytes: PAGE as u32,
+            blocks,
+            blocks_free: free,
+            blocks_avail: free,
+            inodes: blocks * headers,
+            inodes_free: free * headers,
+            name_max: vfs::NAME_MAX as u32,
+        })
+    }
+
+    fn nameless(&self) -> Vec<Ino> {
+        let superblock = self.store.superblock();
+        let objects = self.shared(|| self.nameless_objects()).unwrap_or_default();
+        objects
+            .into_iter()
+            .map(|object| inode::number(superblock, object))
+            .collect()
+    }
+
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.shared(|| self.get_xattr(cx, ino, name))
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.alone(|| self.set_xattr(cx, ino, name, value, mode))
+    }
+
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.shared(|| self.list_xattrs(cx, ino))
+    }
+
+    fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        self.alone(|| self.remove_xattr(cx, ino, name))
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls on the contents of files.
+//!
+//! A change of contents takes new pages, so that the transaction is atomic. Only bytes beyond the end of a
+//! file are changed in place.
+
+use crate::error::Res;
+use crate::fs::Pxfs;
+use crate::inode::{Inode, SIZE_MAX};
+use crate::names::touch;
+use aerie_objects::{Load, PAGE, Transaction, next_page, page};
+use medium::Pmem;
+use vfs::{Ctx, Errno, Fallocate, Ino, SeekKind, end_of, must_be_regular, perm};
+
+/// Most bytes of a transaction. A longer write is several.
+const PART: usize = 2 << 20;
+const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+
+/// The parts of a range in each page: index, first byte in the page, and the range in the buffer.
+fn parts(off: u64, len: usize) -> impl Iterator<Item = (u64, u64, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = off + done as u64;
+        let within = at % PAGE;
+        let count = (len - done).min((PAGE - within) as usize);
+        let part = (at / PAGE, within, done..done + count);
+        done += count;
+        (count > 0).then_some(part)
+    })
+}
+
+impl<P: Pmem> Pxfs<P> {
+    /// Reads. Also returns the inode.
+    pub(crate) fn read_data(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, Inode)> {
+        let file = self.inode(ino)?;
+        must_be_regular(file.attr.kind, Errno::INVAL)?;
+        let len = file.attr.size.saturating_sub(off).min(buf.len() as u64) as usize;
+        self.read_bytes(&file, off, &mut buf[..len])?;
+        Ok((len, file))
+    }
+
+    fn read_bytes(&self, file: &Inode, off: u64, buf: &mut [u8]) -> Res<()> {
+        let memory = self.store.memory();
+        for (index, within, part) in parts(off, buf.len()) {
+            match page(memory, file.object, index)? {
+                Some(page) => memory
+                    .read(page + within, &mut buf[part])
+                    .map_err(aerie_objects::Error::from)?,
+                None => buf[part].fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_target(&self, ino: Ino) -> Res<Vec<u8>> {
+        let link = self.inode(ino)?;
+        if link.attr.kind != vfs::FileType::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        let mut target = vec![0; link.attr.size.min(PAGE) as usize];
+        self.read_bytes(&link, 0, &mut target)?;
+        Ok(target)
+    }
+
+    pub(crate) fn write_data(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Res<usize> {
+        let file = self.inode(ino)?;
+        must_be_regular(file.attr.kind, Errno::INVAL)?;
+        end_of(off, data.len() as u64, SIZE_MAX)?;
+        perm::may_write(&file.attr, off)?;
+        for (n, part) in data.chunks(PART).enumerate() {
+            self.write_part(cx, ino, off + (n * PART) as u64, part)?;
+        }
+        Ok(data.len())
+    }
+
+    fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Res<()> {
+        let mut file = self.inode(ino)?;
+        let end = off + data.len() as u64;
+        self.change(|tx| {
+            grow(tx, &file, end)?;
+            for (index, within, part) in parts(off, data.len()) {
+                change_page(tx, &file, index, within, &data[part])?;
+            }
+            file.attr.perm = perm::perm_after_write(cx, &file.attr);
+            touch(tx, &mut file, self.clock.now())
+        })
+    }
+
+    pub(crate) fn allocate(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        kind: Fallocate,
+        off: u64,
+        len: u64,
+    ) -> Res<()> {
+        let mut file = self.inode(ino)?;
+        must_be_regular(file.attr.kind, Errno::NODEV)?;
+        if len == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let end = end_of(off, len, SIZE_MAX)?;
+        perm::may_fallocate(&file.attr, kind)?;
+        self.change(|tx| {
+            match kind {
+                Fallocate::Allocate { .. } => fill(tx, &file, off, end)?,
+                Fallocate::PunchHole | Fallocate::ZeroRange { .. } => punch(tx, &file, off, end)?,
+            }
+            if !kind.keeps_size() {
+                grow(tx, &file, end)?;
+            }
+            file.attr.perm = perm::perm_after_write(cx, &file.attr);
+            touch(tx, &mut file, self.clock.now())
+        })
+    }
+
+    pub(crate) fn seek_data(&self, ino: Ino, off: u64, kind: SeekKind) -> Res<u64> {
+        let file = self.inode(ino)?;
+        must_be_regular(file.attr.kind, Errno::INVAL)?;
+        let size = file.attr.size;
+        if off >= size {
+            return Err(Errno::NXIO.into());
+        }
+        let memory = self.store.memory();
+        let mut index = off / PAGE;
+        match kind {
+            SeekKind::Data => {
+                let found = next_page(memory, file.object, index)?.map(|index| index * PAGE);
+                let found = found.filter(|found| *found < size).ok_or(Errno::NXIO)?;
+                Ok(found.max(off))
+            }
+            SeekKind::Hole => {
+                while index * PAGE < size && page(memory, file.object, index)?.is_some() {
+                    index += 1;
+                }
+                Ok((index * PAGE).clamp(off, size))
+            }
+        }
+    }
+}
+
+/// Changes bytes of a page, which gets the place of the old one.
+fn change_page<P: Pmem>(
+    tx: &mut Transaction<'_, P>,
+    file: &Inode,
+    index: u64,
+    within: u64,
+    bytes: &[u8],
+) -> Res<()> {
+    let Some(old) = page(tx, file.object, index)? else {
+        let new = tx.add_page(file.object, index)?;
+        tx.store_contents(new + within, bytes);
+        return Ok(());
+    };
+    let mut contents = ZEROS;
+    tx.read(old, &mut contents)?;
+    contents[within as usize..][..bytes.len()].copy_from_slice(bytes);
+    let new = tx.replace_page(file.object, index)?;
+    tx.store_contents(new, &contents);
+    Ok(())
+}
+
+/// Sets a greater size. Bytes between the old and the new one are zeros, those of the last page too.
+pub(crate) fn grow<P: Pmem>(tx: &mut Transaction<'_, P>, file: &Inode, size: u64) -> Res<()> {
+    let old = file.attr.size;
+    if size <= old {
+        return Ok(());
+    }
+    if !old.is_multiple_of(PAGE)
+        && let Some(page) = page(tx, file.object, old / PAGE)?
+    {
+        let within = old % PAGE;
+        tx.store_contents(page + within, &ZEROS[within as usize..]);
+    }
+    Ok(tx.set_size(file.object, size)?)
+}
+
+/// Sets a lesser size.
+pub(crate) fn cut<P: Pmem>(tx: &mut Transaction<'_, P>, file: &Inode, size: u64) -> Res<()> {
+    tx.cut_pages(file.object, size.div_ceil(PAGE))?;
+    Ok(tx.set_size(file.object, size)?)
+}
+
+/// Takes pages for the holes of a range.
+fn fill<P: Pmem>(tx: &mut Transaction<'_, P>, file: &Inode, off: u64, end: u64) -> Res<()> {
+    for index in off / PAGE..end.div_ceil(PAGE) {
+        if page(tx, file.object, index)?.is_none() {
+            tx.add_page(file.object, index)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a range zeros, whole pages of it holes.
+fn punch<P: Pmem>(tx: &mut Transaction<'_, P>, file: &Inode, off: u64, end: u64) -> Res<()> {
+    let mut next = Some(off / PAGE);
+    while let Some(from) = next {
+        let Some(index) = next_page(tx, file.object, from)?.filter(|index| index * PAGE < end)
+        else {
+            break;
+        };
+        let (start, stop) = (off.max(index * PAGE), end.min((index + 1) * PAGE));
+        if stop - start == PAGE {
+            tx.remove_page(file.object, index)?;
+        } else {
+            let zeros = &ZEROS[..(stop - start) as usize];
+            change_page(tx, file, index, start % PAGE, zeros)?;
+        }
+        next = index.checked_add(1);
+    }
+    Ok(())
+}

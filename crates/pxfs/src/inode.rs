@@ -1,0 +1,108 @@
+//! Inodes: the words of an object that belong to the file system.
+//!
+//! | word | contents |
+//! |---|---|
+//! | 0 | `st_mode` (lower half), device number (upper half) |
+//! | 1 | user id (lower half), group id (upper half) |
+//! | 2 | link count (lower half); 1 in the upper half if the object has extended attributes |
+//! | 3, 4, 5 | times of access, of modification, of change, in nanoseconds since 1970 |
+
+use crate::error::{Res, damaged};
+use aerie_objects::{Kind, Load, ObjectId, PAGE, Superblock, Transaction};
+use medium::Pmem;
+use vfs::{Attr, FileFlags, FileType, Ino, Timestamp};
+
+/// Largest file in bytes: what a tree of pages can hold.
+pub(crate) const SIZE_MAX: u64 = 1 << 48;
+
+/// The inode number of an object. The root has 1, as everywhere.
+pub(crate) fn number(superblock: &Superblock, object: ObjectId) -> Ino {
+    match object == superblock.root {
+        true => Ino::ROOT,
+        false => Ino(object.to_bits()),
+    }
+}
+
+/// The object of an inode number, which need not exist.
+pub(crate) fn object(superblock: &Superblock, ino: Ino) -> Option<ObjectId> {
+    match ino {
+        Ino::ROOT => Some(superblock.root),
+        Ino(bits) => ObjectId::from_bits(bits),
+    }
+}
+
+/// An object with its attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inode {
+    pub(crate) object: ObjectId,
+    pub(crate) attr: Attr,
+    pub(crate) has_xattrs: bool,
+}
+
+impl Inode {
+    pub(crate) fn is_dir(&self) -> bool {
+        self.attr.kind == FileType::Directory
+    }
+
+    /// Loads an inode.
+    pub(crate) fn load<M: Load>(
+        memory: &M,
+        superblock: &Superblock,
+        object: ObjectId,
+    ) -> Res<Self> {
+        let own = |n| aerie_objects::own(memory, object, n);
+        let (mode, owner, links) = (own(0)?, own(1)?, own(2)?);
+        let (mode, rdev) = (mode as u32, (mode >> 32) as u32);
+        let is_dir = object.kind() == Kind::Collection;
+        let kind =
+            FileType::from_mode(mode).filter(|kind| is_dir == (*kind == FileType::Directory));
+        let kind = kind.ok_or_else(|| damaged(format_args!("{object} has mode {mode:#o}")))?;
+        let pages = aerie_objects::pages(memory, object)?;
+        let size = match is_dir {
+            true => pages.max(1) * PAGE,
+            false => aerie_objects::size(memory, object)?,
+        };
+        let time = |n| own(n).map(|word| Timestamp(word as i64));
+        let attr = Attr {
+            ino: number(superblock, object),
+            generation: aerie_objects::generation(memory, object)?,
+            kind,
+            perm: mode & vfs::perm::PERM_MASK,
+            nlink: links as u32,
+            uid: owner as u32,
+            gid: (owner >> 32) as u32,
+            rdev,
+            size,
+            blocks: pages * (PAGE / 512),
+            blksize: PAGE as u32,
+            atime: time(3)?,
+            mtime: time(4)?,
+            ctime: time(5)?,
+            flags: FileFlags::empty(),
+        };
+        let has_xattrs = links >> 32 != 0;
+        Ok(Self {
+            object,
+            attr,
+            has_xattrs,
+        })
+    }
+
+    /// Stores the attributes, as a part of a transaction. The size is stored by itself.
+    pub(crate) fn store<P: Pmem>(&self, tx: &mut Transaction<'_, P>) -> Res<()> {
+        let attr = &self.attr;
+        let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let words = [
+            halves(attr.mode(), attr.rdev),
+            halves(attr.uid, attr.gid),
+            halves(attr.nlink, self.has_xattrs.into()),
+            attr.atime.0 as u64,
+            attr.mtime.0 as u64,
+            attr.ctime.0 as u64,
+        ];
+        for (n, word) in (0..).zip(words) {
+            tx.set_own(self.object, n, word)?;
+        }
+        Ok(())
+    }
+}
