@@ -23,7 +23,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites bench cases cases-test cases-explore memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites suites-bpfs suites-others bench cases cases-test cases-explore memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,9 +77,14 @@ unit: need-build need-mount
 	  /usr/include/sqlite3ext.h:libsqlite3-dev strace:strace
 	@tools/unit-tests
 
-suites: need-build need-mount
+suites: need-build need-mount # each keeps a client and a server busy, by turns
 	@$(CARGO) test --quiet --locked --workspace --features selvedge-crash/seeded-bugs --no-run # already done by unit, as a rule
+	@$(MAKE) --no-print-directory --jobs=2 suites-bpfs suites-others
+
+suites-bpfs:
 	@SELVEDGE=$(abspath $(CHECKED)) tools/suites bpfs
+
+suites-others:
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites soupfs fsx pjdfstest kill
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2 fsx pjdfstest kernel
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2:journal fsx pjdfstest
