@@ -12,14 +12,9 @@ use crate::staged::TreeLock;
 use crate::tx::Tx;
 use medium::Pmem;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::xattr_block::{Xattrs, decode, encode};
-use vfs::{
-    Attr, Ctx, Errno, Ino, SetAttr, SetTime, Timestamp, XattrMode, absent_xattr, check_xattr_name,
-    perm,
-};
-
-/// Longest value that the kernel passes on.
-const VALUE_MAX: usize = 65536;
+use vfs::xattr_block::{decode, encode};
+use vfs::xattrs::{XattrChange, Xattrs, names_for, value_of};
+use vfs::{Attr, Ctx, Ino, SetAttr, SetTime, Timestamp, perm};
 
 /// The inode after `set`, except its tree. From the first time that a caller chooses, the
 /// change time stands alone.
@@ -106,70 +101,27 @@ impl<P: Pmem> Bpfs<P> {
     pub(crate) fn do_getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Res<Vec<u8>> {
         let (_guard, found) = self.peek(ino)?;
         perm::may_get_xattr(cx, &found.attr, name)?;
-        let wanted = self.xattrs(&found)?.into_iter().find(|(n, _)| n == name);
-        Ok(wanted.ok_or(absent_xattr(name))?.1)
+        Ok(value_of(self.xattrs(&found)?, name)?)
     }
 
     pub(crate) fn do_listxattr(&self, cx: &Ctx, ino: Ino) -> Res<Vec<Vec<u8>>> {
         let (_guard, found) = self.peek(ino)?;
-        let names = self.xattrs(&found)?.into_iter().map(|(name, _)| name);
-        Ok(names
-            .filter(|name| perm::may_list_xattr(cx, name))
-            .collect())
-    }
-
-    pub(crate) fn do_setxattr(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        lock: TreeLock,
-    ) -> Res<()> {
-        check_xattr_name(name)?;
-        if value.len() > VALUE_MAX {
-            return Err(Errno::TOOBIG.into());
-        }
-        self.change_xattrs(cx, ino, name, lock, &|xattrs| {
-            let old = xattrs.iter().position(|(n, _)| n == name);
-            mode.check(old.is_some())?;
-            match old {
-                Some(at) => xattrs[at].1 = value.to_vec(),
-                None => xattrs.push((name.to_vec(), value.to_vec())),
-            }
-            Ok(())
-        })
-    }
-
-    pub(crate) fn do_removexattr(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        name: &[u8],
-        lock: TreeLock,
-    ) -> Res<()> {
-        self.change_xattrs(cx, ino, name, lock, &|xattrs| {
-            let at = xattrs.iter().position(|(n, _)| n == name);
-            xattrs.remove(at.ok_or(absent_xattr(name))?);
-            Ok(())
-        })
+        Ok(names_for(cx, self.xattrs(&found)?))
     }
 
     /// Writes a new attribute block and commits by the pointer to it.
-    fn change_xattrs(
+    pub(crate) fn change_xattrs(
         &self,
         cx: &Ctx,
         ino: Ino,
-        name: &[u8],
+        change: &XattrChange<'_>,
         lock: TreeLock,
-        change: &dyn Fn(&mut Xattrs) -> Res<()>,
     ) -> Res<()> {
         let (_guard, found) = self.hold(ino)?;
-        perm::may_set_xattr(cx, &found.attr, name)?;
+        perm::may_set_xattr(cx, &found.attr, change.name())?;
         let mut xattrs = self.xattrs(&found)?;
         let had = xattrs.len();
-        change(&mut xattrs)?;
+        change.apply(&mut xattrs)?;
         let bytes = encode(&xattrs, BLOCK as usize)?;
         let mut tx = Tx::new(&self.vol, lock);
         if xattrs.len() < had {

@@ -11,6 +11,7 @@ use crate::table::Node;
 use medium::Pmem;
 use std::sync::atomic::Ordering::SeqCst;
 use vfs::check::{Finding, Report, Severity};
+use vfs::xattrs::XattrChange;
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
     Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
@@ -302,8 +303,9 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        let change = XattrChange::set(name, value, mode)?;
         self.mutate(TreeLock::Shared, |lock| {
-            self.do_setxattr(cx, ino, name, value, mode, lock)
+            self.change_xattrs(cx, ino, &change, lock)
         })
     }
 
@@ -312,8 +314,9 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        let change = XattrChange::Remove { name };
         self.mutate(TreeLock::Shared, |lock| {
-            self.do_removexattr(cx, ino, name, lock)
+            self.change_xattrs(cx, ino, &change, lock)
         })
     }
 }

@@ -6,13 +6,9 @@ use crate::fs::{Pxfs, key};
 use crate::inode::{Inode, SIZE_MAX};
 use aerie_objects::{Kind, PAGE, lookup, page};
 use medium::Pmem;
-use vfs::xattr_block::{Xattrs, decode, encode};
-use vfs::{
-    Atime, Attr, Ctx, Errno, Ino, SetAttr, SetTime, XattrMode, absent_xattr, check_xattr_name, perm,
-};
-
-/// Longest value that the kernel passes on.
-const VALUE_MAX: usize = 65536;
+use vfs::xattr_block::{decode, encode};
+use vfs::xattrs::{XattrChange, Xattrs, names_for, value_of};
+use vfs::{Atime, Attr, Ctx, Errno, Ino, SetAttr, SetTime, perm};
 
 impl<P: Pmem> Pxfs<P> {
     pub(crate) fn set_attr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Res<Attr> {
@@ -93,61 +89,20 @@ impl<P: Pmem> Pxfs<P> {
     pub(crate) fn get_xattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Res<Vec<u8>> {
         let inode = self.inode(ino)?;
         perm::may_get_xattr(cx, &inode.attr, name)?;
-        let mut all = self.xattrs(&inode)?.into_iter();
-        Ok(all.find(|(n, _)| n == name).ok_or(absent_xattr(name))?.1)
+        Ok(value_of(self.xattrs(&inode)?, name)?)
     }
 
     pub(crate) fn list_xattrs(&self, cx: &Ctx, ino: Ino) -> Res<Vec<Vec<u8>>> {
         let inode = self.inode(ino)?;
-        let names = self.xattrs(&inode)?.into_iter().map(|(name, _)| name);
-        Ok(names
-            .filter(|name| perm::may_list_xattr(cx, name))
-            .collect())
-    }
-
-    pub(crate) fn set_xattr(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Res<()> {
-        check_xattr_name(name)?;
-        if value.len() > VALUE_MAX {
-            return Err(Errno::TOOBIG.into());
-        }
-        self.change_xattrs(cx, ino, name, |xattrs| {
-            let old = xattrs.iter().position(|(n, _)| n == name);
-            mode.check(old.is_some())?;
-            match old {
-                Some(at) => xattrs[at].1 = value.to_vec(),
-                None => xattrs.push((name.to_vec(), value.to_vec())),
-            }
-            Ok(())
-        })
-    }
-
-    pub(crate) fn remove_xattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Res<()> {
-        self.change_xattrs(cx, ino, name, |xattrs| {
-            let at = xattrs.iter().position(|(n, _)| n == name);
-            xattrs.remove(at.ok_or(absent_xattr(name))?);
-            Ok(())
-        })
+        Ok(names_for(cx, self.xattrs(&inode)?))
     }
 
     /// Puts the changed attributes into a new page, so that the old ones stay whole until the commit.
-    fn change_xattrs(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        name: &[u8],
-        change: impl FnOnce(&mut Xattrs) -> Res<()>,
-    ) -> Res<()> {
+    pub(crate) fn change_xattrs(&self, cx: &Ctx, ino: Ino, change: &XattrChange<'_>) -> Res<()> {
         let mut inode = self.inode(ino)?;
-        perm::may_set_xattr(cx, &inode.attr, name)?;
+        perm::may_set_xattr(cx, &inode.attr, change.name())?;
         let mut xattrs = self.xattrs(&inode)?;
-        change(&mut xattrs)?;
+        change.apply(&mut xattrs)?;
         let bytes = encode(&xattrs, PAGE as usize)?;
         self.change(|tx| {
             let (attributes, key) = (tx.superblock().attributes, key(inode.object));

@@ -6,6 +6,7 @@ use crate::inode::{self, Inode};
 use aerie_objects::{PAGE, parent};
 use medium::Pmem;
 use vfs::check::{Finding, Severity};
+use vfs::xattrs::XattrChange;
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
     Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
@@ -316,7 +317,8 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.alone(|| self.set_xattr(cx, ino, name, value, mode))
+        let change = XattrChange::set(name, value, mode)?;
+        self.alone(|| self.change_xattrs(cx, ino, &change))
     }
 
     fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -324,6 +326,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        self.alone(|| self.remove_xattr(cx, ino, name))
+        let change = XattrChange::Remove { name };
+        self.alone(|| self.change_xattrs(cx, ino, &change))
     }
 }

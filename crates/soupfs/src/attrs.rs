@@ -6,13 +6,9 @@ use crate::node::{Node, State};
 use crate::volume::Volume;
 use medium::Pmem;
 use std::sync::Arc;
-use vfs::xattr_block::{Xattrs, decode, encode};
-use vfs::{
-    Atime, Attr, Ctx, Errno, Ino, SetAttr, SetTime, XattrMode, absent_xattr, check_xattr_name, perm,
-};
-
-/// Longest value that the kernel passes on.
-const VALUE_MAX: usize = 65536;
+use vfs::xattr_block::{decode, encode};
+use vfs::xattrs::{XattrChange, Xattrs, names_for, value_of};
+use vfs::{Atime, Attr, Ctx, Ino, SetAttr, SetTime, perm};
 
 impl<P: Pmem> Volume<P> {
     pub(crate) fn set_attr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Res<Attr> {
@@ -74,63 +70,22 @@ impl<P: Pmem> Volume<P> {
         let node = self.node(ino)?;
         let state = node.state.read();
         perm::may_get_xattr(cx, &state.attr(ino), name)?;
-        let mut all = self.xattrs(ino, &state)?.into_iter();
-        Ok(all.find(|(n, _)| n == name).ok_or(absent_xattr(name))?.1)
+        Ok(value_of(self.xattrs(ino, &state)?, name)?)
     }
 
     pub(crate) fn list_xattrs(&self, cx: &Ctx, ino: Ino) -> Res<Vec<Vec<u8>>> {
         let node = self.node(ino)?;
         let state = node.state.read();
-        let names = self.xattrs(ino, &state)?.into_iter().map(|(name, _)| name);
-        Ok(names
-            .filter(|name| perm::may_list_xattr(cx, name))
-            .collect())
-    }
-
-    pub(crate) fn set_xattr(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Res<()> {
-        check_xattr_name(name)?;
-        if value.len() > VALUE_MAX {
-            return Err(Errno::TOOBIG.into());
-        }
-        self.change_xattrs(cx, ino, name, |xattrs| {
-            let old = xattrs.iter().position(|(n, _)| n == name);
-            mode.check(old.is_some())?;
-            match old {
-                Some(at) => xattrs[at].1 = value.to_vec(),
-                None => xattrs.push((name.to_vec(), value.to_vec())),
-            }
-            Ok(())
-        })
-    }
-
-    pub(crate) fn remove_xattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Res<()> {
-        self.change_xattrs(cx, ino, name, |xattrs| {
-            let at = xattrs.iter().position(|(n, _)| n == name);
-            xattrs.remove(at.ok_or(absent_xattr(name))?);
-            Ok(())
-        })
+        Ok(names_for(cx, self.xattrs(ino, &state)?))
     }
 
     /// Puts the changed attributes into a new page. A persister stores the pointer to it.
-    fn change_xattrs(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        name: &[u8],
-        change: impl FnOnce(&mut Xattrs) -> Res<()>,
-    ) -> Res<()> {
+    pub(crate) fn change_xattrs(&self, cx: &Ctx, ino: Ino, change: &XattrChange<'_>) -> Res<()> {
         let node: Arc<Node> = self.node(ino)?;
         let mut state = node.state.write();
-        perm::may_set_xattr(cx, &state.attr(ino), name)?;
+        perm::may_set_xattr(cx, &state.attr(ino), change.name())?;
         let mut xattrs = self.xattrs(ino, &state)?;
-        change(&mut xattrs)?;
+        change.apply(&mut xattrs)?;
         let bytes = encode(&xattrs, PAGE as usize)?;
         let new: Option<Page> = match xattrs.is_empty() {
             true => None,

@@ -11,6 +11,7 @@ use medium::Pmem;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use vfs::xattrs::XattrChange;
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
     Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
@@ -362,8 +363,9 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        let change = XattrChange::set(name, value, mode)?;
         self.core
-            .change(|| self.core.set_xattr(cx, ino, name, value, mode))
+            .change(|| self.core.change_xattrs(cx, ino, &change))
     }
 
     fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -371,6 +373,8 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        self.core.change(|| self.core.remove_xattr(cx, ino, name))
+        let change = XattrChange::Remove { name };
+        self.core
+            .change(|| self.core.change_xattrs(cx, ino, &change))
     }
 }

@@ -40,6 +40,7 @@ pub mod perm;
 mod system;
 mod types;
 pub mod xattr_block;
+pub mod xattrs;
 
 pub use atime::Atime;
 pub use checks::{

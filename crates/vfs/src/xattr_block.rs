@@ -7,15 +7,13 @@
 //!     padded to 8
 //! ```
 
+use crate::xattrs::Xattrs;
 use crate::{Errno, NAME_MAX, Result};
 
 /// Bytes before the first attribute.
 const HEADER: usize = 16;
 /// Bytes of an attribute before its name.
 const HEAD: usize = 8;
-
-/// Names and values of extended attributes.
-pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The bytes of a block with these attributes.
 ///

@@ -1,11 +1,9 @@
 //! Attributes: those of `stat`, and extended ones.
 
-use super::{BlockFs, Refusal, caller};
+use super::{BlockFs, caller};
 use crate::{Format, InodeChange};
-use vfs::{Attr, Ctx, Errno, Ino, Result, SetAttr, SetTime, XattrMode, perm};
-
-/// Longest value of an extended attribute, as in the kernel.
-const VALUE_MAX: usize = 65536;
+use vfs::xattrs::{XattrChange, value_of};
+use vfs::{Attr, Ctx, Ino, Result, SetAttr, SetTime, perm};
 
 impl<F: Format> BlockFs<F> {
     pub(super) fn set_attributes_of(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -61,53 +59,20 @@ impl<F: Format> BlockFs<F> {
         self.look(|| {
             perm::may_get_xattr(cx, &self.attr(ino)?, name)?;
             let all = self.format.attributes(ino)?;
-            let found = all.into_iter().find(|(other, _)| other == name);
-            Ok(found.ok_or(vfs::absent_xattr(name))?.1)
+            Ok(value_of(all, name)?)
         })
     }
 
-    pub(super) fn put_attribute(
+    pub(super) fn change_attributes(
         &self,
         cx: &Ctx,
         ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        vfs::check_xattr_name(name)?;
-        if value.len() > VALUE_MAX {
-            return Err(Errno::TOOBIG);
-        }
-        self.change_attributes(cx, ino, name, |all, at| {
-            mode.check(at.is_some())?;
-            match at {
-                Some(at) => all[at].1 = value.to_vec(),
-                None => all.push((name.to_vec(), value.to_vec())),
-            }
-            Ok(())
-        })
-    }
-
-    pub(super) fn remove_attribute(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change_attributes(cx, ino, name, |all, at| {
-            all.remove(at.ok_or(vfs::absent_xattr(name))?);
-            Ok(())
-        })
-    }
-
-    /// Changes the list of attributes, in which `name` is at the given place.
-    fn change_attributes(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        name: &[u8],
-        f: impl Fn(&mut Vec<(Vec<u8>, Vec<u8>)>, Option<usize>) -> std::result::Result<(), Refusal>,
+        change: &XattrChange<'_>,
     ) -> Result<()> {
         self.change_for(cx, self.format.cost(2), |op| {
-            perm::may_set_xattr(cx, &self.attr(ino)?, name)?;
+            perm::may_set_xattr(cx, &self.attr(ino)?, change.name())?;
             let mut all = self.format.attributes(ino)?;
-            let at = all.iter().position(|(other, _)| other == name);
-            f(&mut all, at)?;
+            change.apply(&mut all)?;
             let heads = self.format.set_attributes(op, ino, &all)?;
             let ctime = InodeChange {
                 ctime: Some(self.now()),

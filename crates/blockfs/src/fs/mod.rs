@@ -73,6 +73,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use twins::Twins;
 use vfs::check::Finding;
+use vfs::xattrs::{XattrChange, names_for};
 use vfs::{
     Atime, Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileFlags, FileSystem, FileType,
     Guarantees, Ino, Name, NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr,
@@ -625,7 +626,8 @@ impl<F: Format> FileSystem for BlockFs<F> {
         mode: XattrMode,
     ) -> Result<()> {
         let ino = self.down(ino);
-        self.patiently(|| self.put_attribute(cx, ino, name, value, mode))?;
+        let change = XattrChange::set(name, value, mode)?;
+        self.patiently(|| self.change_attributes(cx, ino, &change))?;
         self.stored(&[ino], FileFlags::SYNC)
     }
 
@@ -634,15 +636,13 @@ impl<F: Format> FileSystem for BlockFs<F> {
         self.look(|| {
             self.attr(ino)?;
             let all = self.format.attributes(ino)?;
-            let names = all.into_iter().map(|(name, _)| name);
-            Ok(names
-                .filter(|name| perm::may_list_xattr(cx, name))
-                .collect())
+            Ok(names_for(cx, all))
         })
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
-        self.remove_attribute(cx, self.down(ino), name)?;
+        let change = XattrChange::Remove { name };
+        self.change_attributes(cx, self.down(ino), &change)?;
         self.stored(&[ino], FileFlags::SYNC)
     }
 }
