@@ -5,7 +5,7 @@
 //! 1. A mapping that is open for writing excludes every other mapping of its file; one that is
 //!    open for reading excludes writers. (The super-user's writers ignore readers of other
 //!    users.) [`MappedPmem::open`] refuses a file that the kernel uses as a mounted device, as
-//!    swap space or for a loop device.
+//!    swap space or for a loop device. [`MappedPmem::map_descriptor`] takes no lock.
 //! 2. [`MappedPmem::durability`] is the durability that [`fence`](Pmem::fence) gives.
 //! 3. A page can be lost: its file is truncated, its file system full, its memory broken. Every
 //!    load, read and fence from then on returns [`MediumError::Unreadable`]; the process
@@ -15,6 +15,7 @@
 //!    process that was killed before its fence.
 
 mod create;
+mod descriptor;
 mod target;
 
 pub use create::{Reserve, create_file, create_private_file};

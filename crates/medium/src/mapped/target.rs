@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// An open, locked file of a usable kind and size.
+/// An open file of a usable kind and size. It is locked, unless another process opened it.
 pub(crate) struct Target {
     pub(super) file: Arc<File>,
     pub(super) claim: Option<File>,
@@ -72,6 +72,25 @@ impl Target {
         let claim = claim.transpose();
         let claim = claim.map_err(|e| claim::not_ours(path, &file, e))?;
         let claim = claim.map(File::from);
+        let sized = Self::sized(path, file, dax)?;
+        Ok(Self { claim, ..sized })
+    }
+
+    /// Takes a file that another process opened, without a lock or a claim.
+    pub(super) fn of_descriptor(path: &Path, file: File) -> Result<Self, OpenError> {
+        let stat = fstat(&file).map_err(|e| system("look at", path, e))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let dax = (kind == FileType::CharacterDevice)
+            .then(|| DaxDevice::find(stat.st_rdev))
+            .flatten();
+        if dax.is_none() {
+            check_kind(path, kind)?;
+        }
+        Self::sized(path, file, dax)
+    }
+
+    /// Adds the size of the file or device, if it is a possible one.
+    fn sized(path: &Path, file: File, dax: Option<DaxDevice>) -> Result<Self, OpenError> {
         let (len, page) = match dax {
             Some(dax) => (dax.len, dax.align),
             None => (len_of(path, &file)?, rustix::param::page_size()),
@@ -86,7 +105,7 @@ impl Target {
         Ok(Self {
             file: Arc::new(file),
             copy: None,
-            claim,
+            claim: None,
             backing: None,
             len,
             page,
