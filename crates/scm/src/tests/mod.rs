@@ -1,0 +1,5 @@
+//! Tests of the crash behaviour, on simulated files.
+
+mod bytes;
+mod crashes;
+mod simulated;
