@@ -12,9 +12,10 @@ use crate::error::ScmError;
 use crate::files::{Class, Files, Part, Place, Run, Share};
 use crate::format::{Geometry, PAGE_BYTES, identity_bytes};
 use crate::identity::Identity;
+use crate::private::{allocate, check_private};
 use crate::table;
 use medium::{EffectiveDurability, MapOptions, MappedPmem, Reserve, Rule, create_private_file};
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -76,7 +77,7 @@ impl Directory {
         let path = path.as_ref().to_owned();
         let dir = File::open(&path);
         let dir = dir.map_err(|e| ScmError::system("open", path.display().to_string(), e))?;
-        check_private(&dir, &path, FileType::Directory)?;
+        check_private(&dir, &path, 0o700)?;
         let mut options = *options;
         options.no_links = true;
         let table = MappedPmem::open(path.join(TABLE), &options)?;
@@ -121,7 +122,7 @@ impl Directory {
             Err(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(self.error("open", name, e)),
         };
-        check_private(&file, &self.path_of(name), FileType::RegularFile)?;
+        check_private(&file, &self.path_of(name), 0o600)?;
         Ok(Some(file))
     }
 
@@ -157,7 +158,7 @@ impl Directory {
     }
 
     fn reserve(&self, file: &File, name: &str, run: Run) -> Result<(), ScmError> {
-        allocate(file, FallocateFlags::empty(), run).map_err(|e| match e {
+        allocate(file, FallocateFlags::empty(), bytes_of(run)).map_err(|e| match e {
             Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ScmError::NoRoom {
                 what: self.path_of(name).display().to_string(),
                 pages: run.pages,
@@ -168,7 +169,7 @@ impl Directory {
 
     fn punch_in(&self, file: &File, name: &str, run: Run) -> Result<(), ScmError> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        allocate(file, flags, run).map_err(|e| self.error("punch a hole in", name, e))
+        allocate(file, flags, bytes_of(run)).map_err(|e| self.error("punch a hole in", name, e))
     }
 
     /// The files of partitions: their names, numbers and identities.
@@ -354,36 +355,9 @@ impl Files for Directory {
     }
 }
 
-/// Refuses a file that another user could open, or of another kind.
-fn check_private(file: &File, path: &Path, kind: FileType) -> Result<(), ScmError> {
-    let what = path.display().to_string();
-    let found: Stat = match rustix::fs::fstat(file) {
-        Ok(found) => found,
-        Err(e) => return Err(ScmError::system("look at", what, e)),
-    };
-    if FileType::from_raw_mode(found.st_mode) != kind {
-        return Err(ScmError::Invalid(format!("{what} is not a {kind:?}")));
-    }
-    let mode = found.st_mode & 0o7777;
-    if mode & 0o077 != 0 || found.st_uid != rustix::process::geteuid().as_raw() {
-        let expected = match kind {
-            FileType::Directory => 0o700,
-            _ => 0o600,
-        };
-        return Err(ScmError::Exposed {
-            what,
-            mode,
-            owner: found.st_uid,
-            expected,
-        });
-    }
-    Ok(())
-}
-
-/// `fallocate(2)` on a run of pages, again after a signal.
-pub(crate) fn allocate(file: &File, flags: FallocateFlags, run: Run) -> Result<(), Errno> {
-    let (off, bytes) = (run.first * PAGE_BYTES, run.pages * PAGE_BYTES);
-    rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, off, bytes))
+/// Offset and bytes of a run.
+fn bytes_of(run: Run) -> (u64, u64) {
+    (run.first * PAGE_BYTES, run.pages * PAGE_BYTES)
 }
 
 /// Reads bytes. Those after the end of the file are zeros: a client may have cut it.

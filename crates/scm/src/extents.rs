@@ -17,6 +17,7 @@ use crate::files::{Files, Part, Run, Share};
 use crate::format::PartitionRecord;
 use crate::identity::{Credentials, Identity, Rights};
 use crate::intent::Intent;
+use crate::space::Source;
 use crate::store::{Changes, OpenPartition, Store};
 use crate::table;
 use medium::Rule;
@@ -28,6 +29,13 @@ pub struct Partition<F: Files> {
     store: Arc<Store<F>>,
     open: Arc<OpenPartition<F::Memory>>,
     rights: Rights,
+}
+
+impl<F: Files> Source for Partition<F> {
+    fn share(&self, part: Part) -> Result<(Share, bool), ScmError> {
+        let share = Partition::share(self, part)?;
+        Ok((share, part != Part::Identities))
+    }
 }
 
 /// The effects of [`Partition::scrub`].
@@ -173,7 +181,8 @@ impl<F: Files> Partition<F> {
     /// [`ScmError::Denied`] without the right to change the partition; errors of the files.
     pub fn share(&self, part: Part) -> Result<Share, ScmError> {
         drop(self.start_change()?);
-        self.store.files.share(self.open.place, part, true)
+        let writable = part != Part::Identities;
+        self.store.files.share(self.open.place, part, writable)
     }
 
     /// Restores what hostile clients may have changed: punches pages of classes that do not have

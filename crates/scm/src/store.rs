@@ -10,8 +10,8 @@
 use crate::change::Change;
 use crate::check;
 use crate::error::{Finding, ScmError};
-use crate::files::{Class, Files, Place};
-use crate::format::{Geometry, Key, PartitionRecord, Record, identity_bytes, is_name};
+use crate::files::{Class, Files, Part, Place, Share};
+use crate::format::{Geometry, Key, PartitionRecord, Record, is_name};
 use crate::identity::{AccessList, Credentials, Identity, Rights};
 use crate::intent::{Intent, Phase};
 use crate::records::Records;
@@ -136,7 +136,7 @@ impl<F: Files> Store<F> {
         files.keep(&places)?;
         for place in places {
             let identities = files.identities(place)?;
-            if identities.len() < identity_bytes(place.pages) {
+            if identities.len() / 4 < place.pages {
                 let what = format!(
                     "the identity table of partition {} is too short",
                     place.number
@@ -362,6 +362,49 @@ impl<F: Files> Store<F> {
         let rights = tables.rights(record, who);
         let open = tables.open.get(&number).filter(|_| rights != Rights::NONE);
         Ok((open.cloned().ok_or_else(none)?, rights))
+    }
+
+    /// The first partition with this number or a higher one that the client may map.
+    pub(crate) fn next_mappable(
+        &self,
+        from: u32,
+        who: &Credentials,
+    ) -> Option<(u32, PartitionRecord)> {
+        let tables = self.tables.read();
+        let mut later = tables.partitions().filter(|(number, _)| *number >= from);
+        let found = later.find(|(_, partition)| tables.rights(partition, who).read);
+        found.map(|(number, partition)| (number, partition.clone()))
+    }
+
+    /// Opens a part of a partition for a client, with the rights that it has.
+    pub(crate) fn share(
+        &self,
+        number: u32,
+        part: Part,
+        who: &Credentials,
+    ) -> Result<(Share, bool), ScmError> {
+        let (place, writable) = {
+            let tables = self.tables.read();
+            let record = tables.numbered(number);
+            let record = record.filter(|record| tables.rights(record, who).read);
+            let record = record.ok_or_else(|| ScmError::NoPartition(number.to_string()))?;
+            let writable = match part {
+                Part::Identities => false,
+                Part::Class(identity) => {
+                    let list = tables.list(identity.group());
+                    let rights = list.map_or(Rights::NONE, |list| list.rights(who));
+                    let rights = rights.and(identity.rights());
+                    if !rights.read {
+                        let what = format!("you have no right to read extents of {identity}");
+                        return Err(ScmError::Denied(what));
+                    }
+                    rights.write
+                }
+            };
+            (place(number, record), writable)
+        };
+        let share = self.files.share(place, part, writable)?;
+        Ok((share, writable))
     }
 }
 

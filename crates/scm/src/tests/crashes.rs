@@ -315,6 +315,7 @@ impl Program for Changes {
 fn options(model: PersistModel) -> Options {
     Options {
         model,
+        recovery_depth: 2,
         ..Options::default()
     }
 }

@@ -1,91 +1,15 @@
 //! A store in a directory, used by its own process.
 
-use medium::{MapOptions, MappedPmem, Pmem, Rule};
-use scm::check::check;
+mod home;
+mod killed;
+
+use home::{Home, PAGE, identity, new_store, partition, run, window};
+use medium::{MapOptions, Pmem, Rule};
 use scm::files::Part;
-use scm::{AccessList, Credentials, Directory, Geometry, Identity, Rights, Run, ScmError, Store};
+use scm::{AccessList, Credentials, Directory, Identity, Rights, ScmError, Space, Store};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-
-const GEOMETRY: Geometry = Geometry {
-    pages: 100,
-    slots: 16,
-    only: None,
-};
-const READ_ONLY: fn() -> MapOptions = || MapOptions {
-    read_only: true,
-    ..MapOptions::default()
-};
-const PAGE: u64 = scm::PAGE_BYTES;
-
-struct Home {
-    dir: tempfile::TempDir,
-}
-
-impl Home {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        Self { dir }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("store")
-    }
-
-    /// A new store with two access lists and a partition.
-    fn store(&self) -> Arc<Store<Directory>> {
-        new_store(&self.path())
-    }
-
-    fn open(&self) -> Result<Arc<Store<Directory>>, ScmError> {
-        Store::open(Directory::open(self.path(), &MapOptions::default())?)
-    }
-
-    fn class_file(&self, identity: Identity) -> PathBuf {
-        let name = format!("class-00000000-{:08x}", identity.raw());
-        self.path().join(name)
-    }
-
-    fn findings(&self) -> Vec<&'static str> {
-        let files = Directory::open(self.path(), &READ_ONLY()).unwrap();
-        let findings = check(&files).unwrap();
-        findings.into_iter().map(|one| one.invariant).collect()
-    }
-}
-
-fn new_store(path: &Path) -> Arc<Store<Directory>> {
-    let files = Directory::create(path, &GEOMETRY, &MapOptions::default()).unwrap();
-    let store = Store::open(files).unwrap();
-    for group in 1..=2 {
-        store
-            .set_list(group, AccessList::of_mode(group, group, 0o600))
-            .unwrap();
-    }
-    store
-        .create_partition("p", 64, Credentials::own().uid, 0)
-        .unwrap();
-    store
-}
-
-fn partition(store: &Arc<Store<Directory>>) -> scm::Partition<Directory> {
-    store.partition("p", &Credentials::own()).unwrap()
-}
-
-fn identity(group: u32) -> Identity {
-    Identity::new(group, Rights::BOTH).unwrap()
-}
-
-fn run(first: u64, pages: u64) -> Run {
-    Run { first, pages }
-}
-
-fn window(partition: &scm::Partition<Directory>, identity: Identity) -> MappedPmem {
-    let share = partition.share(Part::Class(identity)).unwrap();
-    MappedPmem::map_descriptor(share.descriptor, "class", &MapOptions::default()).unwrap()
-}
 
 #[test]
 fn contents_move_with_the_protection_and_the_old_mapping_sees_zeros() {
@@ -328,6 +252,48 @@ fn a_scrub_restores_what_a_writer_of_a_class_has_changed() {
     window.store_word(PAGE, 1);
     window.fence(Rule::DurableBeforeReturn).unwrap();
     assert_eq!(class.metadata().unwrap().blocks() * 512, PAGE);
+}
+
+/// A load from a hole takes memory on tmpfs, so that even a client which may only read can fill one.
+#[test]
+fn a_scrub_frees_what_loads_of_holes_have_taken() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        return skip::test("needs tmpfs on /dev/shm");
+    };
+    let home = Home { dir };
+    let store = home.store();
+    let pages = partition(&store);
+    pages.create_extent(run(1, 1), identity(1)).unwrap();
+    let window = window(&pages, identity(1));
+    for page in 2..10 {
+        assert_eq!(window.load(page * PAGE), Ok(0));
+    }
+    assert_eq!(pages.scrub().unwrap().bytes, 8 * PAGE);
+    let class = fs::metadata(home.class_file(identity(1))).unwrap();
+    assert_eq!(class.blocks() * 512, PAGE);
+}
+
+#[test]
+fn a_file_that_a_writer_has_cut_is_an_error_until_the_scrub() {
+    let home = Home::new();
+    let store = home.store();
+    let pages = partition(&store);
+    pages.create_extent(run(1, 1), identity(1)).unwrap();
+    pages.create_extent(run(2, 1), identity(2)).unwrap();
+    let source = Box::new(partition(&store));
+    let space = Space::new(source, 64 * PAGE, &MapOptions::default()).unwrap();
+    let mut found = [0; 8];
+    space.read(PAGE, &mut found).unwrap();
+    let class = File::options()
+        .write(true)
+        .open(home.class_file(identity(1)))
+        .unwrap();
+    class.set_len(0).unwrap();
+    let error = space.read(PAGE, &mut found).unwrap_err();
+    assert!(matches!(error, ScmError::Memory(_)), "{error}");
+    space.read(2 * PAGE, &mut found).unwrap();
+    pages.scrub().unwrap();
+    space.read(PAGE, &mut found).unwrap();
 }
 
 /// A file system in memory with a limit.

@@ -1,0 +1,193 @@
+//! A partition as a client uses it: by offsets, through windows on its classes.
+//!
+//! A window is a mapping of the file of a class, at an address of the client's own. An object is
+//! named by its offset in the partition, which is the same in all windows. A window is made when
+//! an extent of its class is first used, and page faults fill it.
+//!
+//! Guarantees:
+//!
+//! 1. No access leaves the partition. Loads are atomic: other processes change the memory at any
+//!    time.
+//! 2. [`Space::read`] returns bytes of extents that had their identities during the whole read. A
+//!    concurrent change of protection makes it read again.
+//! 3. A page that is lost, because a client with the right to write has cut the file, is an error.
+//!    The window is made again at the next use.
+
+use crate::error::ScmError;
+use crate::files::{Part, Run, Share};
+use crate::format::PAGE_BYTES;
+use crate::identity::Identity;
+use crate::piece::Piece;
+use crate::table;
+use medium::{MapOptions, MappedPmem, Pmem};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// The place from which a space gets its descriptors: a connection, or a partition of this process.
+pub trait Source: Send + Sync {
+    /// A descriptor of a part, and whether it is open for writing, too.
+    ///
+    /// # Errors
+    /// [`ScmError`], also if the client has no right to the part.
+    fn share(&self, part: Part) -> Result<(Share, bool), ScmError>;
+}
+
+/// A mapping of the file of a class, by offsets of the partition.
+pub struct Window {
+    memory: Piece<MappedPmem>,
+    is_writable: bool,
+}
+
+impl Window {
+    fn new(source: &dyn Source, part: Part, options: &MapOptions) -> Result<Self, ScmError> {
+        let (share, is_writable) = source.share(part)?;
+        let mut options = *options;
+        options.read_only = !is_writable;
+        let mapped = MappedPmem::map_descriptor(share.descriptor, "a window", &options)?;
+        let memory = Piece::new(mapped, share.base, share.bytes);
+        let short = || ScmError::Refused("the file is shorter than the partition".to_owned());
+        let memory = memory.ok_or_else(short)?;
+        Ok(Self {
+            memory,
+            is_writable,
+        })
+    }
+
+    /// The bytes of the partition, of which those of other classes are zeros.
+    pub fn memory(&self) -> &impl Pmem {
+        &self.memory
+    }
+
+    /// Whether it can be stored to.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+}
+
+/// A partition that is mapped.
+pub struct Space {
+    source: Box<dyn Source>,
+    options: MapOptions,
+    identities: Window,
+    windows: RwLock<HashMap<Identity, Arc<Window>>>,
+    pages: u64,
+}
+
+impl Space {
+    /// Maps the identity table of a partition of `bytes` bytes; the rest is mapped when it is used.
+    ///
+    /// # Errors
+    /// [`ScmError`] of the source, or of the mapping.
+    pub fn new(
+        source: Box<dyn Source>,
+        bytes: u64,
+        options: &MapOptions,
+    ) -> Result<Self, ScmError> {
+        let identities = Window::new(&*source, Part::Identities, options)?;
+        let pages = bytes / PAGE_BYTES;
+        if identities.memory.len() / 4 < pages {
+            let what = "the identity table is shorter than the partition".to_owned();
+            return Err(ScmError::Refused(what));
+        }
+        Ok(Self {
+            source,
+            options: *options,
+            identities,
+            windows: RwLock::default(),
+            pages,
+        })
+    }
+
+    /// The size of the partition in pages.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// The identity of a page at this moment.
+    ///
+    /// # Errors
+    /// [`ScmError::Invalid`] if the partition does not have the page.
+    pub fn identity(&self, page: u64) -> Result<Identity, ScmError> {
+        if page >= self.pages {
+            let what = format!("page {page} is not in the partition");
+            return Err(ScmError::Invalid(what));
+        }
+        Ok(table::identity(&self.identities.memory, page)?)
+    }
+
+    /// The window on a class.
+    ///
+    /// # Errors
+    /// [`ScmError::Denied`] if the client may not read extents with the identity.
+    pub fn window(&self, identity: Identity) -> Result<Arc<Window>, ScmError> {
+        if let Some(window) = self.windows.read().get(&identity) {
+            return Ok(window.clone());
+        }
+        let mut windows = self.windows.write();
+        if let Some(window) = windows.get(&identity) {
+            return Ok(window.clone());
+        }
+        let part = Part::Class(identity);
+        let window = Arc::new(Window::new(&*self.source, part, &self.options)?);
+        windows.insert(identity, window.clone());
+        Ok(window)
+    }
+
+    /// Reads bytes of extents.
+    ///
+    /// # Errors
+    /// [`ScmError::Denied`] without the right to read; [`ScmError::Invalid`] for free pages, and
+    /// outside of the partition.
+    pub fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), ScmError> {
+        let mut at = off;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let (run, identity) = self.run_at(at / PAGE_BYTES, at + (rest.len() as u64 - 1))?;
+            let bytes = (run.end() * PAGE_BYTES - at).min(rest.len() as u64) as usize;
+            if self.read_run(at, &mut rest[..bytes], run, identity)? {
+                at += bytes as u64;
+                rest = &mut rest[bytes..];
+            }
+        }
+        Ok(())
+    }
+
+    /// The pages from `first` on with the same identity, up to that of the byte `last`.
+    fn run_at(&self, first: u64, last: u64) -> Result<(Run, Identity), ScmError> {
+        let identity = self.identity(first)?;
+        if identity == Identity::FREE {
+            let what = format!("page {first} is in no extent");
+            return Err(ScmError::Invalid(what));
+        }
+        let mut pages = 1;
+        while first + pages <= last / PAGE_BYTES && self.identity(first + pages)? == identity {
+            pages += 1;
+        }
+        Ok((Run { first, pages }, identity))
+    }
+
+    /// Reads bytes of one class. Returns whether their pages have kept their identity.
+    fn read_run(
+        &self,
+        at: u64,
+        buf: &mut [u8],
+        run: Run,
+        identity: Identity,
+    ) -> Result<bool, ScmError> {
+        let window = self.window(identity)?;
+        if let Err(e) = window.memory.read(at, buf) {
+            self.windows.write().remove(&identity);
+            return Err(e.into());
+        }
+        // The identities after the bytes: a new identity is visible before the old place is empty.
+        fence(Ordering::Acquire);
+        for page in run.first..run.end() {
+            if self.identity(page)? != identity {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
