@@ -24,6 +24,11 @@
 //! A change of protection copies an extent to another file, at the same offset, commits the change,
 //! and punches the old place. Mappings of the old file then show a hole there.
 //!
+//! | store | extents | clients |
+//! |---|---|---|
+//! | [`Directory`] on a DAX file system or tmpfs | all identities | map the classes for which they have a right |
+//! | [`SingleFile`]: a file or a DAX device | one identity, without the right to write | map the file for reading, if they are in its group; all else goes through the service |
+//!
 //! # Example
 //!
 //! ```
@@ -87,6 +92,9 @@
 //!    list.
 //! 5. **Connections.** A client can use all connections of its user, and requests of many users can
 //!    use up those of the server ([`Limits`]). Clients that are connected, and mappings, go on.
+//! 6. **One file.** In a [`SingleFile`] a client of the group also reads the table: names, owners and
+//!    access lists. It can lock the file for reading, so that a manager which is not the super-user's
+//!    cannot open it.
 //!
 //! Identities are not hidden: a client that may map a partition reads the identity of every page.
 #![forbid(unsafe_code)]
@@ -108,6 +116,7 @@ mod protocol;
 mod records;
 pub mod seeded;
 mod server;
+mod single;
 mod space;
 mod store;
 mod table;
@@ -123,6 +132,7 @@ pub use format::{Geometry, MOST_PAGES, MOST_SLOTS, NAME_BYTES, PAGE_BYTES, Parti
 pub use identity::{AccessList, Credentials, Entry, Identity, Rights, Subject};
 pub use piece::Piece;
 pub use server::{Limits, Server};
+pub use single::SingleFile;
 pub use space::{Source, Space, Window};
 pub use store::Store;
 pub use table::format;
