@@ -12,7 +12,7 @@
 //! 4. A crash leaves a change undone or done, for all its pages.
 
 use crate::change::Change;
-use crate::error::ScmError;
+use crate::error::{Finding, ScmError};
 use crate::files::{Files, Part, Run, Share};
 use crate::format::PartitionRecord;
 use crate::identity::{Credentials, Identity, Rights};
@@ -128,6 +128,10 @@ impl<F: Files> Partition<F> {
         }
         if expected == to {
             return Ok(());
+        }
+        if expected != Identity::FREE && !expected.is_valid() {
+            let what = format!("page {} has the identity {expected}", run.first);
+            return Err(Finding::new("S7", what).into());
         }
         let intent = Intent {
             partition: self.open.place.number,

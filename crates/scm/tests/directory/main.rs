@@ -296,6 +296,39 @@ fn a_file_that_a_writer_has_cut_is_an_error_until_the_scrub() {
     space.read(PAGE, &mut found).unwrap();
 }
 
+#[test]
+fn damaged_identities_are_findings_and_do_not_spread() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    for _ in 0..20 {
+        let home = Home::new();
+        drop(home.store());
+        let table = home.path().join("identities-00000000");
+        let table = File::options().write(true).open(table).unwrap();
+        for _ in 0..20 {
+            let number = match rng.u8(..3) {
+                0 => rng.u32(..),
+                _ => rng.u32(..20),
+            };
+            let at = rng.u64(..64) * 4;
+            table.write_all_at(&number.to_le_bytes(), at).unwrap();
+        }
+        table.write_all_at(&2u32.to_le_bytes(), 9 * 4).unwrap();
+        let before = home.findings();
+        assert!(before.contains(&"S7"));
+        let store = home.open().unwrap();
+        let pages = partition(&store);
+        assert!(matches!(pages.free(run(9, 1)), Err(ScmError::Damaged(_))));
+        for (found, identity) in pages.runs().unwrap() {
+            // Succeeds, or reports the damage.
+            let _ = pages.protect(found, scm::Identity::from_raw(identity.raw() ^ 8));
+            let _ = pages.free(found);
+        }
+        pages.scrub().unwrap();
+        drop((pages, store));
+        assert!(home.findings().iter().all(|one| *one == "S7"));
+    }
+}
+
 /// A file system in memory with a limit.
 struct Small {
     dir: tempfile::TempDir,
