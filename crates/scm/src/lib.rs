@@ -84,15 +84,18 @@
 //! 3. **Memory.** Stores to pages of a class that belong to no extent of it take memory of the file
 //!    system. On tmpfs loads do so too. With the right to write, a client can also enlarge the file.
 //!    The bound is the size of the file system, or a quota for the directory. Extents have all their
-//!    room from the start, so such a client cannot make stores of others fail. Only new extents fail,
-//!    with [`ScmError::NoRoom`], until [`Partition::scrub`] frees the room.
+//!    room from the start, so such a client cannot make stores to other classes fail. New extents and
+//!    changes of protection fail with [`ScmError::NoRoom`], until [`Partition::scrub`] frees the room.
 //! 4. **Data and descriptors.** A client keeps what it has read, and can pass its descriptors to other
 //!    processes. A right that is removed from an access list, or a Unix group that a user leaves, does
 //!    not end mappings. The service then changes the identity of the extents to a group with another
 //!    list.
 //! 5. **Connections.** A client can use all connections of its user, and requests of many users can
 //!    use up those of the server ([`Limits`]). Clients that are connected, and mappings, go on.
-//! 6. **One file.** In a [`SingleFile`] a client of the group also reads the table: names, owners and
+//! 6. **Waits.** On a DAX file system, punching a page waits for I/O that uses it as its buffer. A client
+//!    that passes a mapped page to such I/O, on a file that never completes it, delays a change of
+//!    protection of that page, and all changes after it. Clients and look-ups go on.
+//! 7. **One file.** In a [`SingleFile`] a client of the group also reads the table: names, owners and
 //!    access lists. It can lock the file for reading, so that a manager which is not the super-user's
 //!    cannot open it.
 //!

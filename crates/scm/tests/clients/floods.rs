@@ -1,11 +1,13 @@
 //! Hostile clients of the socket.
 
 use crate::world::{GROUP, Manager, Role, STRANGER, World, take_turns};
+use rustix::io::IoSlice;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
-    send, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recv, send, sendmsg, socket_with,
 };
 use scm::Limits;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[(
@@ -76,6 +78,7 @@ fn flood(world: &World) {
     take_turns();
     drop(sockets);
     garbage(world);
+    unwanted_descriptors(world);
     // A client that sends and never reads is closed.
     let deaf = connection(world);
     let sent = (0..10_000).take_while(|_| send(&deaf, &request(), SendFlags::NOSIGNAL).is_ok());
@@ -87,6 +90,24 @@ fn flood(world: &World) {
     let sent = (0..10_000).take_while(|_| send(&deaf, &open, SendFlags::NOSIGNAL).is_ok());
     assert!(sent.count() < 10_000);
     take_turns();
+}
+
+/// Descriptors that come with a request are closed at once.
+fn unwanted_descriptors(world: &World) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    let socket = connection(world);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [writer.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let packet = request();
+    let packet = [IoSlice::new(&packet)];
+    sendmsg(&socket, &packet, &mut control, SendFlags::NOSIGNAL).unwrap();
+    drop(writer);
+    recv(&socket, &mut [0; 300][..], RecvFlags::empty()).unwrap();
+    // The server has replied. No process has the pipe open for writing.
+    assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
 }
 
 /// Packets that are not requests: each ends its connection, with a reason.
