@@ -78,6 +78,7 @@ impl<F: Files> Change<'_, F> {
 
     /// Does what the commit promises. Clients see the new identity before the old place is empty.
     fn finish(&self, intent: &Intent) -> Result<(), ScmError> {
+        table::count_change(self.identities, self.place.pages)?;
         table::set(self.identities, intent.run, intent.to);
         if !hit(Bug::ClearBeforeIdentities) {
             self.identities.fence(Rule::HomeBeforeReclaim)?;

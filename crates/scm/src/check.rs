@@ -6,7 +6,7 @@
 
 use crate::error::{Finding, ScmError};
 use crate::files::{Files, Place};
-use crate::format::{Geometry, Key, PartitionRecord, Record};
+use crate::format::{Geometry, Key, PartitionRecord, Record, changes_off};
 use crate::identity::{Identity, Rights};
 use crate::intent::Intent;
 use crate::records::Records;
@@ -122,7 +122,7 @@ impl<F: Files> Checked<'_, F> {
     ) -> Result<(), ScmError> {
         let name = self.name;
         let identities = match self.files.identities(self.place) {
-            Ok(identities) if identities.len() / 4 >= self.place.pages => identities,
+            Ok(identities) if identities.len() >= changes_off(self.place.pages) + 8 => identities,
             Ok(_) => {
                 let what = format!("the identity table of {name} is too short");
                 findings.push(Finding::new("S7", what));

@@ -6,9 +6,9 @@
 //!    classes the pages are holes, except for pages that a hostile client has stored to
 //!    ([`Partition::scrub`]).
 //! 2. A new extent is zeros, and a store to it cannot fail for lack of room.
-//! 3. [`Partition::protect`] keeps the contents. A change of identity is visible before the old
-//!    place is punched: a client that finds the same identity before and after a read has read the
-//!    extent.
+//! 3. [`Partition::protect`] keeps the contents. A new identity is visible before the old place is
+//!    punched, and the identity table counts changes. So a client can find out whether it has read
+//!    the extent or a hole ([`Space::read`](crate::Space::read)).
 //! 4. A crash leaves a change undone or done, for all its pages.
 
 use crate::change::Change;

@@ -61,9 +61,14 @@ impl Geometry {
     }
 }
 
+/// Offset of the count of changes in the identity table of that many pages.
+pub(crate) fn changes_off(pages: u64) -> u64 {
+    (pages * 4).next_multiple_of(8)
+}
+
 /// Bytes of the identity table of that many pages, in whole pages.
 pub(crate) fn identity_bytes(pages: u64) -> u64 {
-    (pages * 4).next_multiple_of(PAGE_BYTES)
+    (changes_off(pages) + 8).next_multiple_of(PAGE_BYTES)
 }
 
 /// The first line of the table.

@@ -12,7 +12,7 @@
 
 use crate::error::ScmError;
 use crate::files::{Class, Files, Part, Place, Run, Share};
-use crate::format::{Geometry, PAGE_BYTES, identity_bytes};
+use crate::format::{Geometry, PAGE_BYTES};
 use crate::identity::Identity;
 use crate::piece::Piece;
 use crate::private::{allocate, check_private};
@@ -30,6 +30,8 @@ use std::sync::Arc;
 
 /// Pages whose identities fill a cache line.
 const UNIT_PAGES: u64 = LINE_BYTES / 4;
+/// Bytes for the identity of a page. The partition's count of changes is in what they do not use.
+const TABLE_BYTES_PER_PAGE: u64 = 8;
 /// The space for extents begins at a multiple of this, for large pages.
 const ALIGN_BYTES: u64 = 2 << 20;
 
@@ -108,8 +110,8 @@ impl SingleFile {
 
     /// Offset and bytes of the identity table of a partition.
     fn identities_at(&self, place: Place) -> (u64, u64) {
-        let off = self.geometry.table_bytes() + place.first_page * 4;
-        (off, place.pages * 4)
+        let off = self.geometry.table_bytes() + place.first_page * TABLE_BYTES_PER_PAGE;
+        (off, place.pages * TABLE_BYTES_PER_PAGE)
     }
 
     /// Offset and bytes of pages of a partition.
@@ -131,7 +133,7 @@ impl SingleFile {
 
 /// Offset of the first page.
 fn space_off(geometry: &Geometry) -> u64 {
-    let tables = geometry.table_bytes() + identity_bytes(geometry.pages);
+    let tables = geometry.table_bytes() + geometry.pages * TABLE_BYTES_PER_PAGE;
     tables.next_multiple_of(ALIGN_BYTES)
 }
 

@@ -15,7 +15,7 @@
 
 use crate::error::ScmError;
 use crate::files::{Part, Run, Share};
-use crate::format::PAGE_BYTES;
+use crate::format::{PAGE_BYTES, changes_off};
 use crate::identity::Identity;
 use crate::piece::Piece;
 use crate::table;
@@ -24,6 +24,9 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+
+/// Most pages that are read at once.
+const MOST_PAGES: u64 = 16;
 
 /// The place from which a space gets its descriptors: a connection, or a partition of this process.
 pub trait Source: Send + Sync {
@@ -87,7 +90,7 @@ impl Space {
     ) -> Result<Self, ScmError> {
         let identities = Window::new(&*source, Part::Identities, options)?;
         let pages = bytes / PAGE_BYTES;
-        if identities.memory.len() / 4 < pages {
+        if identities.memory.len() < changes_off(pages) + 8 {
             let what = "the identity table is shorter than the partition".to_owned();
             return Err(ScmError::Refused(what));
         }
@@ -144,9 +147,13 @@ impl Space {
         let mut at = off;
         let mut rest = buf;
         while !rest.is_empty() {
-            let (run, identity) = self.run_at(at / PAGE_BYTES, at + (rest.len() as u64 - 1))?;
+            let changes = table::changes(&self.identities.memory, self.pages)?;
+            fence(Ordering::Acquire);
+            let last = at.saturating_add(rest.len() as u64 - 1);
+            let (run, identity) = self.run_at(at / PAGE_BYTES, last)?;
             let bytes = (run.end() * PAGE_BYTES - at).min(rest.len() as u64) as usize;
-            if self.read_run(at, &mut rest[..bytes], run, identity)? {
+            self.read_class(at, &mut rest[..bytes], identity)?;
+            if self.is_unchanged(run, identity, changes)? {
                 at += bytes as u64;
                 rest = &mut rest[bytes..];
             }
@@ -154,7 +161,8 @@ impl Space {
         Ok(())
     }
 
-    /// The pages from `first` on with the same identity, up to that of the byte `last`.
+    /// The pages from `first` on with the same identity, up to that of the byte `last`, and at most
+    /// [`MOST_PAGES`], so that few reads see a change.
     fn run_at(&self, first: u64, last: u64) -> Result<(Run, Identity), ScmError> {
         let identity = self.identity(first)?;
         if identity == Identity::FREE {
@@ -162,32 +170,79 @@ impl Space {
             return Err(ScmError::Invalid(what));
         }
         let mut pages = 1;
-        while first + pages <= last / PAGE_BYTES && self.identity(first + pages)? == identity {
+        let most = (last / PAGE_BYTES - first + 1).min(MOST_PAGES);
+        while pages < most && self.identity(first + pages)? == identity {
             pages += 1;
         }
         Ok((Run { first, pages }, identity))
     }
 
-    /// Reads bytes of one class. Returns whether their pages have kept their identity.
-    fn read_run(
-        &self,
-        at: u64,
-        buf: &mut [u8],
-        run: Run,
-        identity: Identity,
-    ) -> Result<bool, ScmError> {
+    /// Reads bytes of one class.
+    fn read_class(&self, at: u64, buf: &mut [u8], identity: Identity) -> Result<(), ScmError> {
         let window = self.window(identity)?;
-        if let Err(e) = window.memory.read(at, buf) {
+        window.memory.read(at, buf).map_err(|e| {
             self.windows.write().remove(&identity);
-            return Err(e.into());
-        }
-        // The identities after the bytes: a new identity is visible before the old place is empty.
+            e.into()
+        })
+    }
+
+    /// Whether pages have kept their identity since there were `changes` changes. A new identity is
+    /// visible before the old place is empty. Without another change since then, it was not
+    /// replaced and restored in between.
+    fn is_unchanged(&self, run: Run, identity: Identity, changes: u64) -> Result<bool, ScmError> {
         fence(Ordering::Acquire);
         for page in run.first..run.end() {
             if self.identity(page)? != identity {
                 return Ok(false);
             }
         }
-        Ok(true)
+        fence(Ordering::Acquire);
+        Ok(table::changes(&self.identities.memory, self.pages)? == changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AccessList, Credentials, Directory, Geometry, Rights, Store};
+
+    #[test]
+    fn a_change_and_its_reversal_during_a_read_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let geometry = Geometry {
+            pages: 8,
+            slots: 8,
+            only: None,
+        };
+        let options = MapOptions::default();
+        let files = Directory::create(dir.path().join("store"), &geometry, &options).unwrap();
+        let store = Store::open(files).unwrap();
+        let own = Credentials::own();
+        let [a, b] = [1, 2].map(|group| {
+            store.set_list(group, AccessList::default()).unwrap();
+            Identity::new(group, Rights::BOTH).unwrap()
+        });
+        store.create_partition("p", 8, own.uid, 0).unwrap();
+        let pages = store.partition("p", &own).unwrap();
+        let moved = Run { first: 1, pages: 1 };
+        pages.create_extent(moved, a).unwrap();
+        let source = Box::new(store.partition("p", &own).unwrap());
+        let space = Space::new(source, 8 * PAGE_BYTES, &options).unwrap();
+        space.window(a).unwrap().memory().store_word(PAGE_BYTES, 7);
+
+        // The steps of a read, with changes in between.
+        let changes = table::changes(&space.identities.memory, 8).unwrap();
+        let (run, identity) = space.run_at(1, PAGE_BYTES).unwrap();
+        assert_eq!((run, identity), (moved, a));
+        assert!(space.is_unchanged(run, identity, changes).unwrap());
+        pages.protect(moved, b).unwrap();
+        let mut found = [1; 8];
+        space.read_class(PAGE_BYTES, &mut found, identity).unwrap();
+        assert_eq!(found, [0; 8], "the hole");
+        assert!(!space.is_unchanged(run, identity, changes).unwrap());
+        pages.protect(moved, a).unwrap();
+        assert!(!space.is_unchanged(run, identity, changes).unwrap());
+        space.read(PAGE_BYTES, &mut found).unwrap();
+        assert_eq!(u64::from_le_bytes(found), 7);
     }
 }

@@ -11,7 +11,7 @@ use crate::change::Change;
 use crate::check;
 use crate::error::{Finding, ScmError};
 use crate::files::{Class, Files, Part, Place, Share};
-use crate::format::{Geometry, Key, PartitionRecord, Record, is_name};
+use crate::format::{Geometry, Key, PartitionRecord, Record, changes_off, is_name};
 use crate::identity::{AccessList, Credentials, Identity, Rights};
 use crate::intent::{Intent, Phase};
 use crate::records::Records;
@@ -136,7 +136,7 @@ impl<F: Files> Store<F> {
         files.keep(&places)?;
         for place in places {
             let identities = files.identities(place)?;
-            if identities.len() / 4 < place.pages {
+            if identities.len() < changes_off(place.pages) + 8 {
                 let what = format!(
                     "the identity table of partition {} is too short",
                     place.number

@@ -5,9 +5,10 @@
 
 use crate::error::ScmError;
 use crate::files::Run;
-use crate::format::{Geometry, SuperBlock};
+use crate::format::{Geometry, SuperBlock, changes_off};
 use crate::identity::Identity;
 use medium::{MediumError, Pmem, Rule, WORD_BYTES};
+use std::sync::atomic::{Ordering, fence};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Bytes that are read or stored at once.
@@ -53,6 +54,20 @@ pub(crate) fn zero(memory: &impl Pmem, off: u64, bytes: u64) {
 pub(crate) fn identity(table: &impl Pmem, page: u64) -> Result<Identity, MediumError> {
     let word = table.load(page / 2 * WORD_BYTES)?;
     Ok(Identity::from_raw((word >> (page % 2 * 32)) as u32))
+}
+
+/// The number of changes to an identity table of `pages` pages, from any number on.
+pub(crate) fn changes(table: &impl Pmem, pages: u64) -> Result<u64, MediumError> {
+    table.load(changes_off(pages))
+}
+
+/// Counts a change, before it is made. The count orders concurrent reads, so that a crash may lose
+/// it.
+pub(crate) fn count_change(table: &impl Pmem, pages: u64) -> Result<(), MediumError> {
+    let next = changes(table, pages)?.wrapping_add(1);
+    table.store_word(changes_off(pages), next);
+    fence(Ordering::Release);
+    Ok(())
 }
 
 /// Stores the identity of each page of a run, and flushes it.

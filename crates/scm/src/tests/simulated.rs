@@ -22,7 +22,7 @@ pub(super) const GEOMETRY: Geometry = Geometry {
 const PARTITIONS: u64 = 3;
 const TABLE_BYTES: u64 = 8192;
 /// Bytes of an identity table. Those of real files have whole pages.
-const IDENTITY_BYTES: u64 = 64;
+const IDENTITY_BYTES: u64 = 128;
 const CLASSES_OFF: u64 = TABLE_BYTES + PARTITIONS * IDENTITY_BYTES;
 const PAGE_BYTES: u64 = 16;
 const CLASS_BYTES: u64 = GEOMETRY.pages * PAGE_BYTES;
