@@ -28,7 +28,9 @@ impl<P: Pmem> Volume<P> {
     fn page_for(&self, state: &mut State, block: u64, is_whole: bool) -> Res<Page> {
         let old = self.page_of(state, block)?;
         let is_own = state.file.staged.is_own(block);
-        if let Some(page) = old.filter(|_| is_own || !self.copies_data) {
+        // A crash may show a file without a name under its old one, and then as it was.
+        let copies = self.copies_data || state.links == 0;
+        if let Some(page) = old.filter(|_| is_own || !copies) {
             if !is_own {
                 state.file.dirty.insert(block);
             }

@@ -56,7 +56,7 @@ fn explorations(model: PersistModel) -> [Options; 4] {
 }
 
 /// Calls that depend on each other, most of them on several directories.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     "create f 644\ncreate x 644\nmkdir A 755\nsync\nchmod x 600\nmkdir A/n 755\n\
      rename f A/n/f replace\n",
     "create f 644\nsync\nmkdir n 755\nlink f n/f\nunlink f\n",
@@ -68,6 +68,7 @@ const SCRIPTS: [&str; 9] = [
     "create f 644\nwrite f 0 9000 1\nsync\ntruncate f 100\ncreate g 644\nwrite g 0 9000 2\n",
     "mkdir d 755\ncreate d/f 644\nwrite d/f 0 100 1\nfsync d/f\n",
     "create f 644\nsync\nunlink f\nsync\nmkdir d 755\ncreate d/g 644\nwrite d/g 0 100 1\n",
+    "create f 644\nopen 0 f\nwrite @0 0 100 1\nsync\nunlink f\nwrite @0 5 5 3\n",
 ];
 
 /// Bugs without effect under one model: dentries and inodes are lines, which keep the order of their
