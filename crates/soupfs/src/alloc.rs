@@ -50,7 +50,7 @@ struct Shard {
 
 pub(crate) struct Alloc {
     chunks: Box<[Mutex<Chunk>]>,
-    shards: Shards<Shard>,
+    shards: Shards<Mutex<Shard>>,
     /// Where the search for pages, and for lines, goes on.
     page_at: AtomicUsize,
     line_at: AtomicUsize,
@@ -68,7 +68,7 @@ impl Alloc {
     }
 
     pub(crate) fn take_page<P: Pmem>(&self, space: &Space<P>) -> Res<Page> {
-        let mut shard = self.shards.own();
+        let mut shard = self.shards.own().lock();
         if let Some(page) = shard.pages.pop() {
             return Ok(page);
         }
@@ -83,13 +83,13 @@ impl Alloc {
     fn last_page<P: Pmem>(&self, space: &Space<P>, own: MutexGuard<'_, Shard>) -> Res<Page> {
         drop(own);
         self.drain(space)?;
-        let mut shard = self.shards.own();
+        let mut shard = self.shards.own().lock();
         self.refill_pages(space, &mut shard)?;
         shard.pages.pop().ok_or(Fault::Full)
     }
 
     pub(crate) fn take_line<P: Pmem>(&self, space: &Space<P>) -> Res<Line> {
-        let mut shard = self.shards.own();
+        let mut shard = self.shards.own().lock();
         if let Some(line) = shard.lines.pop() {
             return Ok(line);
         }
@@ -99,7 +99,7 @@ impl Alloc {
         }
         drop(shard);
         self.drain(space)?;
-        let mut shard = self.shards.own();
+        let mut shard = self.shards.own().lock();
         self.refill_lines(space, &mut shard)?;
         shard.lines.pop().ok_or(Fault::Full)
     }
@@ -189,8 +189,8 @@ impl Alloc {
 
     /// Gives back what the shards hold.
     fn drain<P: Pmem>(&self, space: &Space<P>) -> Res<()> {
-        for mut shard in self.shards.all() {
-            let shard = std::mem::take(&mut *shard);
+        for shard in self.shards.all() {
+            let shard = std::mem::take(&mut *shard.lock());
             self.return_lines(space, &shard.lines)?;
             self.return_lines(space, &shard.returned)?;
             for page in shard.pages {
@@ -217,7 +217,7 @@ impl Alloc {
 
     /// Gives back lines that no persistent structure has used.
     pub(crate) fn abandon_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
-        let mut shard = self.shards.own();
+        let mut shard = self.shards.own().lock();
         shard.returned.extend(lines);
         if shard.returned.len() < RETURNED {
             return Ok(());
@@ -309,6 +309,7 @@ impl Alloc {
             };
         }
         let held = self.shards.all().map(|shard| {
+            let shard = shard.lock();
             (shard.lines.len() + shard.returned.len()) as u64 + shard.pages.len() as u64 * LINES
         });
         Ok(free + held.sum::<u64>())

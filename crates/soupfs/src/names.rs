@@ -134,7 +134,8 @@ impl<P: Pmem> Volume<P> {
         named_state.names.retain(|(_, mark)| !mark.is_done());
         named_state.names.push((room.line, mark));
         node.found_in(dir.ino);
-        self.touch(dir);
+        self.count_change();
+        self.touch(dir, state);
         Ok(())
     }
 
@@ -164,14 +165,16 @@ impl<P: Pmem> Volume<P> {
                 lines.push(entry.line);
                 self.alloc.abandon_lines(&self.space, &lines)?;
                 node.pins.fetch_sub(1, SeqCst);
+                self.uncount_change();
             }
             Some(ref mark) => {
+                self.count_change();
                 node.pins.fetch_add(1, SeqCst);
                 named_state.removals.retain(|mark| !mark.is_done());
                 named_state.removals.push(Arc::clone(mark));
             }
         }
-        self.touch(dir);
+        self.touch(dir, state);
         Ok(removal)
     }
 
@@ -183,7 +186,7 @@ impl<P: Pmem> Volume<P> {
     /// Records that attributes have changed.
     pub(crate) fn touch_state(&self, node: &Arc<Node>, state: &mut State) {
         state.is_dirty = true;
-        self.touch(node);
+        self.touch(node, state);
     }
 
     fn new_state(&self, cx: &Ctx, dir: (Ino, &State), new: &NewNode<'_>) -> State {
@@ -260,7 +263,6 @@ impl<P: Pmem> Volume<P> {
         };
         let (attr, now) = (state.attr(ino), state.mtime);
         let node = self.add_node(ino, state);
-        self.touch(&node);
         let mut state = node.state.write();
         let named = (&node, &mut *state);
         self.add_name((&dir, &mut parent), at.name, room, named, None)?;

@@ -6,8 +6,8 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
-/// Changed inodes of a thread, and bytes written, with which the persister begins. A node takes at
-/// most 1 KiB.
+/// Changed inodes of a thread, or changes of names, or bytes written, with which the persister begins.
+/// A new inode in memory takes at most 1 KiB.
 const EARLY_INODES: usize = 16 << 10;
 const EARLY_BYTES: u64 = 64 << 20;
 /// As many times that much, callers wait.
@@ -26,7 +26,7 @@ pub(crate) struct Pressure {
 }
 
 impl Pressure {
-    /// A thread has this many inodes with changes.
+    /// A thread has this many inodes with changes, or changes of names.
     pub(crate) fn has_inodes(&self, inodes: usize) {
         if inodes >= EARLY_INODES {
             self.call();

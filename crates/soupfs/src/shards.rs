@@ -1,6 +1,6 @@
 //! Values of which each thread uses its own, so that threads seldom wait for each other.
 
-use crate::sync::{Mutex, MutexGuard, thread_local};
+use crate::sync::thread_local;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,7 +10,7 @@ const COUNT: usize = 8;
 
 /// A value for each thread.
 #[derive(Default)]
-pub(crate) struct Shards<T>([CachePadded<Mutex<T>>; COUNT]);
+pub(crate) struct Shards<T>([CachePadded<T>; COUNT]);
 
 thread_local! {
     static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -19,18 +19,18 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl<T> Shards<T> {
     /// The value of this thread.
-    pub(crate) fn own(&self) -> MutexGuard<'_, T> {
+    pub(crate) fn own(&self) -> &T {
         let number = OWN.with(|own| {
             if own.get() == usize::MAX {
                 own.set(NEXT.fetch_add(1, Relaxed) % COUNT);
             }
             own.get()
         });
-        self.0[number].lock()
+        &self.0[number]
     }
 
-    /// All values, serially.
-    pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
-        self.0.iter().map(|shard| shard.lock())
+    /// All values.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|shard| &**shard)
     }
 }

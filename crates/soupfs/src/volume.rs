@@ -16,7 +16,9 @@ use crate::sharing::Sharing;
 use crate::space::Space;
 use crate::staged::Staged;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use crate::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
+};
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use medium::Pmem;
@@ -35,8 +37,10 @@ pub(crate) struct Volume<P> {
     nodes: Box<[Shard]>,
     /// Nodes that were read without a reference; forgotten when there are many.
     loose: Mutex<Vec<Arc<Node>>>,
-    /// Nodes with changes that are not persistent.
-    pub dirty: Shards<Vec<Arc<Node>>>,
+    /// Stored nodes with changes that are not persistent.
+    pub dirty: Shards<Mutex<Vec<Arc<Node>>>>,
+    /// Changes of names by each thread since the last round began, less those that were cancelled.
+    named: Shards<AtomicUsize>,
     /// Stored inodes without name and reference.
     pub orphans: Mutex<Vec<Arc<Node>>>,
     pub pressure: Pressure,
@@ -76,6 +80,7 @@ impl<P: Pmem> Volume<P> {
             nodes: (0..SHARDS).map(|_| Shard::default()).collect(),
             loose: Mutex::default(),
             dirty: Shards::default(),
+            named: Shards::default(),
             orphans: Mutex::default(),
             pressure: Pressure::default(),
             persister: Mutex::default(),
@@ -184,14 +189,37 @@ impl<P: Pmem> Volume<P> {
         node
     }
 
-    /// Puts a node with changes into the list for the persister.
-    pub(crate) fn touch(&self, node: &Arc<Node>) {
+    /// Puts a stored node with changes into the list for the persister. A new inode comes into a round
+    /// by the change that names it: if that is cancelled, rounds never see the inode.
+    pub(crate) fn touch(&self, node: &Arc<Node>, state: &State) {
         // Most calls change a node that is listed already.
-        if !node.is_listed.load(SeqCst) && !node.is_listed.swap(true, SeqCst) {
-            let mut dirty = self.dirty.own();
+        let is_listed = !state.is_stored || node.is_listed.load(SeqCst);
+        if !is_listed && !node.is_listed.swap(true, SeqCst) {
+            let mut dirty = self.dirty.own().lock();
             dirty.push(Arc::clone(node));
             self.pressure.has_inodes(dirty.len());
         }
+    }
+
+    /// Counts the change of a name.
+    pub(crate) fn count_change(&self) {
+        let changes = self.named.own().fetch_add(1, Relaxed) + 1;
+        self.pressure.has_inodes(changes);
+    }
+
+    /// Counts a change less, of which nothing is left. Another thread may have made it, or a round
+    /// have begun since.
+    pub(crate) fn uncount_change(&self) {
+        let less = |changes: usize| changes.checked_sub(1);
+        let _ = self.named.own().fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// A round takes all changes.
+    pub(crate) fn begin_round(&self) {
+        self.pressure.begin_round();
+        self.named
+            .all()
+            .for_each(|changes| changes.store(0, Relaxed));
     }
 
     /// Gives back references.

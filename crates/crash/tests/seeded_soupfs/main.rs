@@ -56,10 +56,12 @@ fn explorations(model: PersistModel) -> [Options; 4] {
 }
 
 /// Calls that depend on each other, most of them on several directories.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 11] = [
     "create f 644\ncreate x 644\nmkdir A 755\nsync\nchmod x 600\nmkdir A/n 755\n\
      rename f A/n/f replace\n",
     "create f 644\nsync\nmkdir n 755\nlink f n/f\nunlink f\n",
+    "create f 644\nmkdir A 755\nmkdir n 755\nsync\nrename n A/n replace\nmkdir n 755\n\
+     link f n/f\nunlink f\n",
     "mkdir A 755\nmkdir C 755\nmkdir C/D 755\nsync\nrename C/D A/D replace\nrmdir C\n",
     "mkdir A 755\nmkdir C 755\nmkdir C/D 755\nsync\nrename C/D A/D replace\n\
      rename C A/D/C replace\n",

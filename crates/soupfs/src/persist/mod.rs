@@ -104,10 +104,10 @@ impl<P: Pmem> Volume<P> {
 
     /// Runs a round with all dirty nodes.
     fn persist_dirty(&self) -> Res<Done> {
-        self.pressure.begin_round();
+        self.begin_round();
         let mut nodes = self.take_dirty();
         if nodes.len() > 1 && hit(Bug::NodeLeftOut) {
-            self.dirty.own().extend(nodes.pop());
+            self.dirty.own().lock().extend(nodes.pop());
         }
         self.run_round(nodes)
     }
@@ -115,7 +115,7 @@ impl<P: Pmem> Volume<P> {
     fn take_dirty(&self) -> Vec<Arc<Node>> {
         let shards = self.dirty.all();
         shards
-            .flat_map(|mut shard| std::mem::take(&mut *shard))
+            .flat_map(|shard| std::mem::take(&mut *shard.lock()))
             .collect()
     }
 
@@ -138,7 +138,7 @@ impl<P: Pmem> Volume<P> {
             aside.extend(nodes);
             if done == 0 {
                 // They wait for others: look at those first.
-                let mut dirty = self.dirty.own();
+                let mut dirty = self.dirty.own().lock();
                 dirty.retain(|node| !aside.iter().any(|other| Arc::ptr_eq(node, other)));
             }
         }
@@ -156,7 +156,7 @@ impl<P: Pmem> Volume<P> {
             let at = draw(dirty.len());
             nodes.push(dirty.remove(at));
         }
-        let mut own = self.dirty.own();
+        let mut own = self.dirty.own().lock();
         dirty.append(&mut own);
         *own = dirty;
         nodes
@@ -233,7 +233,7 @@ impl<P: Pmem> Volume<P> {
         let state = node.state.read();
         let has_own = state.links > 0 && (state.is_dirty || !state.file.is_clean());
         if has_own || state.changes.has_waiting() {
-            self.touch(node);
+            self.touch(node, &state);
         }
     }
 }
