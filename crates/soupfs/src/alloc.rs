@@ -19,6 +19,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, MutexGuard};
 use hashbrown::HashMap;
 use medium::Pmem;
+use smallvec::SmallVec;
 
 /// Pages that a shard takes at a time.
 const BATCH: usize = 32;
@@ -26,6 +27,9 @@ const BATCH: usize = 32;
 const RETURNED: usize = 128;
 /// The word of a page all of whose lines are in use.
 const ALL: u64 = u64::MAX;
+
+/// Some lines; seldom many.
+pub(crate) type Lines = SmallVec<[Line; 4]>;
 
 /// The words of one page of the bitmap.
 #[derive(Default)]
@@ -88,35 +92,39 @@ impl Alloc {
         shard.pages.pop().ok_or(Fault::Full)
     }
 
-    pub(crate) fn take_line<P: Pmem>(&self, space: &Space<P>) -> Res<Line> {
-        let mut shard = self.shards.own().lock();
-        if let Some(line) = shard.lines.pop() {
-            return Ok(line);
-        }
-        self.refill_lines(space, &mut shard)?;
-        if let Some(line) = shard.lines.pop() {
-            return Ok(line);
-        }
-        drop(shard);
-        self.drain(space)?;
-        let mut shard = self.shards.own().lock();
-        self.refill_lines(space, &mut shard)?;
-        shard.lines.pop().ok_or(Fault::Full)
-    }
-
     /// Takes several lines, or none.
-    pub(crate) fn take_lines<P: Pmem>(&self, space: &Space<P>, count: usize) -> Res<Vec<Line>> {
-        let mut lines = Vec::with_capacity(count);
-        for _ in 0..count {
-            match self.take_line(space) {
-                Ok(line) => lines.push(line),
-                Err(e) => {
-                    self.abandon_lines(space, &lines)?;
-                    return Err(e);
-                }
+    pub(crate) fn take_lines<P: Pmem>(&self, space: &Space<P>, count: usize) -> Res<Lines> {
+        let mut lines = Lines::new();
+        let enough = self.pop_lines(space, &mut lines, count).and_then(|()| {
+            if lines.len() < count {
+                self.drain(space)?;
+                self.pop_lines(space, &mut lines, count)?;
             }
+            match lines.len() < count {
+                true => Err(Fault::Full),
+                false => Ok(()),
+            }
+        });
+        if let Err(e) = enough {
+            self.abandon_lines(space, lines)?;
+            return Err(e);
         }
         Ok(lines)
+    }
+
+    /// Takes lines until `count` are there, as far as the chunks have any.
+    fn pop_lines<P: Pmem>(&self, space: &Space<P>, lines: &mut Lines, count: usize) -> Res<()> {
+        let mut shard = self.shards.own().lock();
+        while lines.len() < count {
+            if shard.lines.is_empty() {
+                self.refill_lines(space, &mut shard)?;
+            }
+            match shard.lines.pop() {
+                Some(line) => lines.push(line),
+                None => break,
+            }
+        }
+        Ok(())
     }
 
     fn refill_pages<P: Pmem>(&self, space: &Space<P>, shard: &mut Shard) -> Res<()> {
@@ -216,7 +224,11 @@ impl Alloc {
     }
 
     /// Gives back lines that no persistent structure has used.
-    pub(crate) fn abandon_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
+    pub(crate) fn abandon_lines<P: Pmem>(
+        &self,
+        space: &Space<P>,
+        lines: impl IntoIterator<Item = Line>,
+    ) -> Res<()> {
         let mut shard = self.shards.own().lock();
         shard.returned.extend(lines);
         if shard.returned.len() < RETURNED {

@@ -194,9 +194,7 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        if let Some(node) = self.core.cached(ino) {
-            self.core.unref(&node, count);
-        }
+        self.core.unref_number(ino, count);
     }
 
     fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {

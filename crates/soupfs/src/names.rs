@@ -1,9 +1,10 @@
 //! Operations on names: make, link, remove, rename. They change memory, and dentries that no
 //! persistent link reaches; nothing is flushed.
 
+use crate::alloc::Lines;
 use crate::change::{Mark, Marks, Named};
 use crate::error::{Fault, Res, corrupt};
-use crate::format::{Hash, Line, PAGE};
+use crate::format::{Hash, Line, PAGE, TEXT};
 use crate::node::{File, Node, State};
 use crate::seeded::{Bug, hit};
 use crate::space::{NewDentry, lines_of_name};
@@ -20,12 +21,6 @@ const LINKS_MAX: u32 = u32::MAX - 1;
 /// A directory that is in itself, in a damaged image.
 pub(crate) fn contains_itself(dir: Ino) -> Fault {
     corrupt(format_args!("directory {dir} contains itself"))
-}
-
-/// Memory for a new dentry: its line, and those of its name.
-pub(crate) struct Room {
-    line: Line,
-    name: Vec<Line>,
 }
 
 impl<P: Pmem> Volume<P> {
@@ -77,26 +72,19 @@ impl<P: Pmem> Volume<P> {
         Ok(perm::may_create(cx, &attr)?)
     }
 
-    pub(crate) fn take_room(&self, name: &[u8]) -> Res<Room> {
-        let line = self.alloc.take_line(&self.space)?;
-        let lines = self
-            .alloc
-            .take_lines(&self.space, lines_of_name(name.len()));
-        match lines {
-            Ok(name) => Ok(Room { line, name }),
-            Err(e) => {
-                self.alloc.abandon_lines(&self.space, &[line])?;
-                Err(e)
-            }
-        }
+    /// Takes memory for a new dentry: its line, and those of its name.
+    pub(crate) fn take_room(&self, name: &[u8]) -> Res<Lines> {
+        let lines = 1 + lines_of_name(name.len());
+        self.alloc.take_lines(&self.space, lines)
     }
 
-    /// Adds a name to the latest view. `after`: the changes before the move of a directory.
+    /// Adds a name to the latest view. `room`: the lines of [`take_room`](Self::take_room); `after`: the
+    /// changes before the move of a directory.
     pub(crate) fn add_name(
         &self,
         (dir, state): (&Arc<Node>, &mut State),
         name: &[u8],
-        room: Room,
+        room: &[Line],
         (node, named_state): (&Arc<Node>, &mut State),
         after: Option<Marks>,
     ) -> Res<()> {
@@ -109,11 +97,12 @@ impl<P: Pmem> Volume<P> {
             name,
             next: place.next,
         };
-        self.space.put_dentry(room.line, &new, &room.name);
-        state.view.insert(&self.space, &place, room.line, hash)?;
+        let line = room[0];
+        self.space.put_dentry(line, &new, &room[1..]);
+        state.view.insert(&self.space, &place, line, hash)?;
         node.pins.fetch_add(1, SeqCst);
         let named = Named {
-            line: room.line,
+            line,
             node: Arc::clone(node),
         };
         let moves = after.is_some();
@@ -132,7 +121,7 @@ impl<P: Pmem> Volume<P> {
             named_state.naming = Some(Arc::clone(&mark));
         }
         named_state.names.retain(|(_, mark)| !mark.is_done());
-        named_state.names.push((room.line, mark));
+        named_state.names.push((line, mark));
         node.found_in(dir.ino);
         self.count_change();
         self.touch(dir, state);
@@ -161,9 +150,9 @@ impl<P: Pmem> Volume<P> {
             // The change of the new name is gone, and so is its pin.
             None => {
                 named_state.names.retain(|(line, _)| *line != entry.line);
-                let mut lines = self.space.lines_of_name(&entry)?;
-                lines.push(entry.line);
-                self.alloc.abandon_lines(&self.space, &lines)?;
+                let lines = self.space.lines_of_name(&entry)?.into_iter();
+                let lines = lines.chain([entry.line]);
+                self.alloc.abandon_lines(&self.space, lines)?;
                 node.pins.fetch_sub(1, SeqCst);
                 self.uncount_change();
             }
@@ -229,38 +218,19 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
-    /// Takes the memory of a new inode: its line, and those of a link's target.
-    fn take_inode(&self, new: &NewNode<'_>, state: &mut State) -> Res<Ino> {
-        let line = self.alloc.take_line(&self.space)?;
-        let count = new.target().len().div_ceil(crate::format::TEXT);
-        match self.alloc.take_lines(&self.space, count) {
-            Ok(lines) => {
-                self.space.put_text(&lines, new.target());
-                state.target = lines.first().copied();
-                Ok(Ino(line.0))
-            }
-            Err(e) => {
-                self.alloc.abandon_lines(&self.space, &[line])?;
-                Err(e)
-            }
-        }
-    }
-
     pub(crate) fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Res<Attr> {
         let dir = self.node(at.dir)?;
         let mut parent = dir.state.write();
         self.may_make(cx, &dir, &parent, at.name)?;
         perm::may_mknod(cx, new.kind())?;
         let mut state = self.new_state(cx, (dir.ino, &parent), new);
-        let room = self.take_room(at.name)?;
-        let ino = match self.take_inode(new, &mut state) {
-            Ok(ino) => ino,
-            Err(e) => {
-                self.alloc.abandon_lines(&self.space, &room.name)?;
-                self.alloc.abandon_lines(&self.space, &[room.line])?;
-                return Err(e);
-            }
-        };
+        let of_target = new.target().len().div_ceil(TEXT);
+        let lines = 2 + of_target + lines_of_name(at.name.len());
+        let lines = self.alloc.take_lines(&self.space, lines)?;
+        let (own, room) = lines.split_at(1 + of_target);
+        let (ino, target) = (Ino(own[0].0), &own[1..]);
+        self.space.put_text(target, new.target());
+        state.target = target.first().copied();
         let (attr, now) = (state.attr(ino), state.mtime);
         let node = self.add_node(ino, state);
         let mut state = node.state.write();
@@ -281,7 +251,7 @@ impl<P: Pmem> Volume<P> {
         let new = NewNode::file(mode);
         let mut state = self.new_state(cx, (dir.ino, &parent), &new);
         (state.links, state.is_nameable) = (0, true);
-        let ino = self.take_inode(&new, &mut state)?;
+        let ino = Ino(self.alloc.take_lines(&self.space, 1)?[0].0);
         let attr = state.attr(ino);
         self.add_node(ino, state);
         Ok(attr)
@@ -308,7 +278,7 @@ impl<P: Pmem> Volume<P> {
         let room = self.take_room(at.name)?;
         let now = self.clock.now();
         let named = (&node, &mut *state);
-        self.add_name((&dir, &mut parent), at.name, room, named, None)?;
+        self.add_name((&dir, &mut parent), at.name, &room, named, None)?;
         state.links += 1;
         state.is_nameable = false;
         state.ctime = now;
@@ -328,9 +298,13 @@ impl<P: Pmem> Volume<P> {
         perm::may_search(cx, &parent.attr(dir.ino))?;
         let found = self.find(dir.ino, &parent, at.name)?.ok_or(Errno::NOENT)?;
         let node = self.obtain(Ino(found.entry.ino))?;
-        let removed = self.remove_found(cx, (&dir, &mut parent), &found, &node, which);
+        let mut state = node.state.write();
+        let named = (&node, &mut *state);
+        let removed = self.remove_found(cx, (&dir, &mut parent), &found, named, which);
         drop(parent);
-        self.unref(&node, 1);
+        if node.lose_refs(1) {
+            self.settle_locked(&node, state);
+        }
         removed
     }
 
@@ -339,18 +313,17 @@ impl<P: Pmem> Volume<P> {
         cx: &Ctx,
         (dir, parent): (&Arc<Node>, &mut State),
         found: &Found,
-        node: &Arc<Node>,
+        (node, state): (&Arc<Node>, &mut State),
         which: Removal,
     ) -> Res<()> {
-        let mut state = node.state.write();
         perm::may_delete(cx, &parent.attr(dir.ino), &state.attr(node.ino))?;
         which.check(state.is_dir())?;
         if state.is_dir() && !state.view.is_empty(&self.space)? {
             return Err(Errno::NOTEMPTY.into());
         }
         let now = self.clock.now();
-        self.remove_name((dir, parent), found, (node, &mut state))?;
-        self.lose_name(parent, node, &mut state, now);
+        self.remove_name((dir, parent), found, (node, state))?;
+        self.lose_name(parent, node, state, now);
         self.touch_contents(dir, parent, now);
         Ok(())
     }

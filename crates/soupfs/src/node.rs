@@ -5,7 +5,7 @@ use crate::format::{Inode, Line, MAX_HEIGHT, PAGE, Page, Root, mode_word, pair};
 use crate::seeded::{Bug, hit};
 use crate::staged::StagedBlocks;
 use crate::sync::RwLock;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::view::View;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -43,6 +43,14 @@ impl Node {
             is_listed: AtomicBool::new(false),
             state: RwLock::new(state),
         })
+    }
+
+    /// Gives back references. Returns whether the node is unused now. The last change or round that
+    /// ends its use finds that, too, so that one of both does.
+    pub(crate) fn lose_refs(&self, count: u64) -> bool {
+        let less = |refs: u64| Some(refs.saturating_sub(count));
+        let before = self.refs.fetch_update(SeqCst, SeqCst, less).unwrap_or(0);
+        before <= count && self.pins.load(SeqCst) == 0
     }
 
     /// Records the directory in which the node was found.

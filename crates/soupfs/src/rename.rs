@@ -197,7 +197,7 @@ impl<P: Pmem> Volume<P> {
         let last_move = paths.last_move.filter(|_| moved.is_dir);
         let after = last_move.as_ref().map(|last| pending(last));
         let named = (&moved.node, &mut *moved_state);
-        self.add_name(ends.to(), new, room, named, after)?;
+        self.add_name(ends.to(), new, &room, named, after)?;
         // Its place has changed if it is in the same chain.
         let source = self.find_in(ends.from(), old)?.ok_or(Errno::NOENT)?;
         let named = (&moved.node, &mut *moved_state);

@@ -134,7 +134,16 @@ impl<P: Pmem> Space<P> {
 
     /// Whether a dentry has this name.
     pub(crate) fn is_named(&self, entry: &Dentry, name: &[u8]) -> Res<bool> {
-        Ok(entry.len == name.len() && self.name(entry)? == name)
+        if entry.len != name.len() {
+            return Ok(false);
+        }
+        if entry.len > INLINE_NAME {
+            return Ok(self.name(entry)? == name);
+        }
+        let mut bytes = [0; INLINE_NAME];
+        let own = &mut bytes[..entry.len];
+        self.pm.read(entry.line.word(dentry::NAME), own)?;
+        Ok(own == name)
     }
 
     /// Reads a text that begins in `line`.

@@ -15,10 +15,10 @@ use crate::shards::Shards;
 use crate::sharing::Sharing;
 use crate::space::Space;
 use crate::staged::Staged;
-use crate::sync::Mutex;
 use crate::sync::atomic::{
     AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
+use crate::sync::{Mutex, RwLockWriteGuard};
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use medium::Pmem;
@@ -222,11 +222,20 @@ impl<P: Pmem> Volume<P> {
             .for_each(|changes| changes.store(0, Relaxed));
     }
 
+    /// Gives back references to the inode with a number.
+    pub(crate) fn unref_number(&self, ino: Ino, count: u64) {
+        let shard = self.shard(ino).lock();
+        let unused = shard.get(&ino.0).filter(|node| node.lose_refs(count));
+        let unused = unused.map(Arc::clone);
+        drop(shard);
+        if let Some(node) = unused {
+            self.settle(&node);
+        }
+    }
+
     /// Gives back references.
     pub(crate) fn unref(&self, node: &Arc<Node>, count: u64) {
-        let less = |refs: u64| Some(refs.saturating_sub(count));
-        let before = node.refs.fetch_update(SeqCst, SeqCst, less).unwrap_or(0);
-        if before <= count {
+        if node.lose_refs(count) {
             self.settle(node);
         }
     }
@@ -240,7 +249,11 @@ impl<P: Pmem> Volume<P> {
 
     /// Frees an inode without name and reference, and forgets a node that nobody uses.
     pub(crate) fn settle(&self, node: &Arc<Node>) {
-        let mut state = node.state.write();
+        self.settle_locked(node, node.state.write());
+    }
+
+    /// As [`settle`](Self::settle), of a node that is locked.
+    pub(crate) fn settle_locked(&self, node: &Arc<Node>, mut state: RwLockWriteGuard<'_, State>) {
         let is_used = || node.refs.load(SeqCst) > 0 || node.pins.load(SeqCst) > 0;
         if is_used() || state.is_dead || node.ino == Ino::ROOT {
             return;
@@ -286,9 +299,9 @@ impl<P: Pmem> Volume<P> {
         }
         if let Some(line) = state.target {
             let lines = self.space.text_lines(line, state.size as usize)?;
-            self.alloc.abandon_lines(&self.space, &lines)?;
+            self.alloc.abandon_lines(&self.space, lines)?;
         }
-        self.alloc.abandon_lines(&self.space, &[Line(node.ino.0)])
+        self.alloc.abandon_lines(&self.space, [Line(node.ino.0)])
     }
 
     /// Gives back the pages that are staged.

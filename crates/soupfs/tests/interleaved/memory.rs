@@ -61,12 +61,12 @@ fn mark(alloc: &Alloc, space: &Memory, lines: Vec<Line>) -> Res<Vec<Line>> {
 }
 
 fn give_back(alloc: &Alloc, space: &Memory, lines: Vec<Line>) -> Res<Vec<Line>> {
-    alloc.abandon_lines(space, &lines)?;
+    alloc.abandon_lines(space, lines)?;
     Ok(Vec::new())
 }
 
 fn take(alloc: &Alloc, space: &Memory, _: Vec<Line>) -> Res<Vec<Line>> {
-    let mut lines = alloc.take_lines(space, 100)?;
+    let mut lines = alloc.take_lines(space, 100)?.into_vec();
     let page = alloc.take_page(space)?;
     alloc.mark_page(space, page)?;
     lines.extend((0..LINES).map(|n| Line(page.0 * LINES + n)));
