@@ -10,9 +10,9 @@
 //! Changes wait only for changes that were made before them, so that there is no deadlock. A name that
 //! was made and removed before it was persistent leaves no change, unless others wait for it.
 
-use crate::format::{Hash, Line};
+use crate::format::{HASH_BITS, Hash, Line};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashTable};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use vfs::Ino;
@@ -84,11 +84,13 @@ impl<N> Change<N> {
     }
 }
 
-/// The changes of a directory. Each operation takes the same time, however many there are.
-pub(crate) struct Changes<N> {
-    /// Changes that no persister has taken, by the hash of the name, in the order in which they were
-    /// made.
-    list: HashMap<Hash, SmallVec<[Change<N>; 1]>>,
+/// The changes of a directory. Each operation takes the same time, however many there are. It takes no
+/// memory until there is a change.
+pub(crate) struct Changes<N>(Option<Box<Pending<N>>>);
+
+struct Pending<N> {
+    /// Changes that no persister has taken. Several may have the same hash.
+    list: HashTable<Change<N>>,
     /// Changes that a persister has taken and not finished.
     taken: Taken,
     /// The number of the next change.
@@ -106,21 +108,27 @@ struct Taken {
 
 impl<N> Default for Changes<N> {
     fn default() -> Self {
-        Self {
-            list: HashMap::new(),
-            taken: Taken::default(),
-            next: 0,
-        }
+        Self(None)
     }
 }
 
 impl<N> Changes<N> {
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.taken.all.is_empty()
+        !self.has_waiting() && self.0.as_ref().is_none_or(|all| all.taken.all.is_empty())
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.list.is_empty()
+        self.0.as_ref().is_some_and(|all| !all.list.is_empty())
+    }
+
+    fn pending(&mut self) -> &mut Pending<N> {
+        self.0.get_or_insert_with(|| {
+            Box::new(Pending {
+                list: HashTable::new(),
+                taken: Taken::default(),
+                next: 0,
+            })
+        })
     }
 
     /// Records a new name in `dir`, after `after`. Returns the mark of the change.
@@ -131,45 +139,35 @@ impl<N> Changes<N> {
         moves: bool,
         after: Marks,
     ) -> Arc<Mark> {
+        let pending = self.pending();
         // A pending removal of the same name, or of one with the same hash, becomes one step with
         // this. Otherwise a crash could leave the name twice. Not if others wait for the removal,
         // since this may have to wait for those; and not if another change of the name came after it.
-        let of_hash = self.list.entry(hash).or_default();
         let is_free = |c: &&mut Change<N>| c.new.is_none() && !c.done.is_awaited.load(SeqCst);
-        if let Some(change) = of_hash.last_mut().filter(is_free) {
+        let of_hash = pending.list.iter_hash_mut(spread(hash));
+        let of_hash = of_hash.filter(|change| change.hash == hash);
+        let last = of_hash.max_by_key(|change| change.done.number);
+        if let Some(change) = last.filter(is_free) {
             change.new = Some(new);
             change.moves = moves;
             change.after.extend(after);
             return Arc::clone(&change.done);
         }
-        let removals = of_hash.iter().filter(|c| c.old.is_some());
+        let of_hash = pending.list.iter_hash(spread(hash));
+        let removals = of_hash.filter(|c| c.hash == hash && c.old.is_some());
         let mut marks: Marks = removals.map(|c| Arc::clone(&c.done)).collect();
-        marks.extend(
-            self.taken
-                .removals
-                .get(&hash)
-                .into_iter()
-                .flatten()
-                .cloned(),
-        );
+        let taken = pending.taken.removals.get(&hash);
+        marks.extend(taken.into_iter().flatten().cloned());
         marks.extend(after);
-        let done = Mark::new((dir, hash), self.next);
-        self.next += 1;
-        of_hash.push(Change {
-            hash,
-            old: None,
-            new: Some(new),
-            after: marks,
-            done: Arc::clone(&done),
-            moves,
-        });
-        done
+        pending.push((dir, hash), None, Some(new), moves, marks)
     }
 
     /// The marks of all changes that are not persistent.
     pub(crate) fn marks(&self) -> impl Iterator<Item = &Arc<Mark>> {
-        let listed = self.list.values().flatten().map(|c| &c.done);
-        self.taken.all.iter().chain(listed)
+        self.0.iter().flat_map(|pending| {
+            let listed = pending.list.iter().map(|c| &c.done);
+            pending.taken.all.iter().chain(listed)
+        })
     }
 
     /// Records the removal of a dentry, after `after`. Returns the mark of the change; `None` if the
@@ -182,64 +180,93 @@ impl<N> Changes<N> {
         mut after: Marks,
         may_cancel: bool,
     ) -> Option<Arc<Mark>> {
-        let of_hash = self.list.entry(hash).or_default();
+        let pending = self.pending();
         let is_own = |c: &Change<N>| c.new.as_ref().is_some_and(|new| new.line == old.line);
-        if let Some(at) = of_hash.iter().position(is_own) {
-            let change = &mut of_hash[at];
+        if let Ok(mut own) = pending.list.find_entry(spread(hash), is_own) {
+            let change = own.get_mut();
             if may_cancel && !change.done.is_awaited.load(SeqCst) {
                 change.new = None;
                 change.moves = false;
                 change.after.extend(after);
                 if change.old.is_none() {
-                    of_hash.remove(at);
-                }
-                if of_hash.is_empty() {
-                    self.list.remove(&hash);
+                    own.remove();
                 }
                 return None;
             }
             after.push(Arc::clone(&change.done));
         }
-        after.extend(self.taken.makers.get(&old.line).cloned());
-        let done = Mark::new((dir, hash), self.next);
-        self.next += 1;
-        of_hash.push(Change {
-            hash,
-            old: Some(old),
-            new: None,
-            after,
-            done: Arc::clone(&done),
-            moves: false,
-        });
-        Some(done)
+        after.extend(pending.taken.makers.get(&old.line).cloned());
+        Some(pending.push((dir, hash), Some(old), None, false, after))
     }
 
     /// The change with a mark, if no persister has taken it.
     pub(crate) fn listed(&self, mark: &Arc<Mark>) -> Option<&Change<N>> {
-        let mut of_hash = self.list.get(&mark.hash).into_iter().flatten();
-        of_hash.find(|change| Arc::ptr_eq(&change.done, mark))
+        let is_it = |change: &Change<N>| Arc::ptr_eq(&change.done, mark);
+        self.0.as_ref()?.list.find(spread(mark.hash), is_it)
     }
 
     /// Takes all changes for a persister, in the order in which they were made.
     pub(crate) fn take_all(&mut self) -> Vec<Change<N>> {
-        let all = std::mem::take(&mut self.list).into_values();
-        self.hand_out(all.flatten().collect())
+        let Some(pending) = &mut self.0 else {
+            return Vec::new();
+        };
+        let all = std::mem::take(&mut pending.list);
+        pending.hand_out(all.into_iter().collect())
     }
 
     /// Takes the changes with these marks, as far as no persister has them.
     pub(crate) fn take(&mut self, marks: &[Arc<Mark>]) -> Vec<Change<N>> {
+        let Some(pending) = &mut self.0 else {
+            return Vec::new();
+        };
         let mut list = Vec::new();
         for mark in marks {
-            let Some(of_hash) = self.list.get_mut(&mark.hash) else {
-                continue;
-            };
-            let at = of_hash.iter().position(|c| Arc::ptr_eq(&c.done, mark));
-            list.extend(at.map(|at| of_hash.remove(at)));
-            if of_hash.is_empty() {
-                self.list.remove(&mark.hash);
-            }
+            let is_it = |change: &Change<N>| Arc::ptr_eq(&change.done, mark);
+            let found = pending.list.find_entry(spread(mark.hash), is_it);
+            list.extend(found.ok().map(|found| found.remove().0));
         }
-        self.hand_out(list)
+        pending.hand_out(list)
+    }
+
+    /// Takes back what a persister could not do, and forgets what it has done.
+    pub(crate) fn give_back(&mut self, left: Vec<Change<N>>) {
+        let Some(pending) = &mut self.0 else {
+            return;
+        };
+        pending.taken = Taken::default();
+        left.into_iter().for_each(|change| pending.insert(change));
+        if pending.list.is_empty() {
+            self.0 = None;
+        }
+    }
+}
+
+impl<N> Pending<N> {
+    /// Adds a change with the next number. Returns its mark.
+    fn push(
+        &mut self,
+        (dir, hash): (Ino, Hash),
+        old: Option<Named<N>>,
+        new: Option<Named<N>>,
+        moves: bool,
+        after: Marks,
+    ) -> Arc<Mark> {
+        let done = Mark::new((dir, hash), self.next);
+        self.next += 1;
+        self.insert(Change {
+            hash,
+            old,
+            new,
+            after,
+            done: Arc::clone(&done),
+            moves,
+        });
+        done
+    }
+
+    fn insert(&mut self, change: Change<N>) {
+        let spread = |change: &Change<N>| spread(change.hash);
+        self.list.insert_unique(spread(&change), change, spread);
     }
 
     fn hand_out(&mut self, mut list: Vec<Change<N>>) -> Vec<Change<N>> {
@@ -247,16 +274,11 @@ impl<N> Changes<N> {
         list.iter().for_each(|change| self.taken.add(change));
         list
     }
+}
 
-    /// Takes back what a persister could not do, and forgets what it has done.
-    pub(crate) fn give_back(&mut self, left: Vec<Change<N>>) {
-        self.taken = Taken::default();
-        for change in left {
-            let of_hash = self.list.entry(change.hash).or_default();
-            let at = of_hash.partition_point(|other| other.done.number < change.done.number);
-            of_hash.insert(at, change);
-        }
-    }
+/// The hash of a name for a table in memory, which looks at the first bits and at the last ones.
+fn spread(hash: Hash) -> u64 {
+    hash.0 << (u64::BITS - HASH_BITS) ^ hash.0
 }
 
 impl Taken {
