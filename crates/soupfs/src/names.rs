@@ -204,7 +204,7 @@ impl<P: Pmem> Volume<P> {
             pages: 0,
             target: None,
             file: File::default(),
-            view: View::empty(),
+            view: View::default(),
             changes: crate::change::Changes::default(),
             naming: None,
             removals: Marks::new(),

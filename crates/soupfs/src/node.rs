@@ -9,6 +9,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, O
 use crate::view::View;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use vfs::{Attr, FileFlags, FileType, Ino, SIZE_MAX, Timestamp};
 
@@ -110,11 +111,18 @@ pub(crate) struct State {
     pub is_dead: bool,
 }
 
-/// The latest contents of a file: the tree on the medium, below what is staged.
+/// The latest contents of a file: the tree on the medium, below the edits. It takes no memory for
+/// edits until they are changed.
 #[derive(Default)]
 pub(crate) struct File {
     /// The root on the medium; 0 if the inode is not stored.
     pub root: u64,
+    edits: Option<Box<Edits>>,
+}
+
+/// The latest contents of a file that differ from the tree on the medium.
+#[derive(Default)]
+pub(crate) struct Edits {
     pub staged: StagedBlocks,
     /// Blocks from here on are not those of the tree.
     pub cut: Option<u64>,
@@ -128,7 +136,41 @@ pub(crate) struct File {
     pub dirty: BTreeSet<u64>,
 }
 
+static NO_EDITS: Edits = Edits {
+    staged: StagedBlocks::new(),
+    cut: None,
+    taken_cut: None,
+    bound: None,
+    cut_size: None,
+    dirty: BTreeSet::new(),
+};
+
+impl Deref for File {
+    type Target = Edits;
+
+    fn deref(&self) -> &Edits {
+        self.edits.as_deref().unwrap_or(&NO_EDITS)
+    }
+}
+
+impl DerefMut for File {
+    fn deref_mut(&mut self) -> &mut Edits {
+        self.edits.get_or_insert_default()
+    }
+}
+
 impl File {
+    /// The contents of a stored file. `bound`: as in [`Edits`].
+    fn stored(root: u64, bound: Option<u64>) -> Self {
+        let edits = bound.map(|_| {
+            Box::new(Edits {
+                bound,
+                ..Edits::default()
+            })
+        });
+        Self { root, edits }
+    }
+
     pub(crate) fn root(&self) -> Root {
         Root(self.root)
     }
@@ -144,6 +186,14 @@ impl File {
     /// Whether a persister has nothing to do.
     pub(crate) fn is_clean(&self) -> bool {
         self.staged.is_empty() && self.cut.is_none() && self.dirty.is_empty()
+    }
+
+    /// Gives back the memory of edits that are made.
+    pub(crate) fn settle(&mut self) {
+        let cuts = [self.taken_cut, self.bound, self.cut_size];
+        if self.is_clean() && cuts == [None; 3] {
+            self.edits = None;
+        }
     }
 }
 
@@ -178,15 +228,11 @@ impl State {
             stored_xattr: inode.xattr(),
             pages: inode.pages(),
             target: is_link.then_some(Line(word[3])),
-            file: File {
-                root: if is_file { word[3] } else { 0 },
-                bound: (is_file && is_after_crash).then_some(word[2].div_ceil(PAGE)),
-                ..File::default()
-            },
-            view: View {
-                slot: is_dir.then_some(line.word(crate::format::inode::ROOT)),
-                latest: None,
-            },
+            file: File::stored(
+                if is_file { word[3] } else { 0 },
+                (is_file && is_after_crash).then_some(word[2].div_ceil(PAGE)),
+            ),
+            view: View::stored(is_dir.then_some(line.word(crate::format::inode::ROOT))),
             changes: Changes::default(),
             naming: None,
             removals: Marks::new(),

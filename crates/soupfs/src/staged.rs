@@ -42,6 +42,13 @@ pub(crate) struct StagedBlocks {
 }
 
 impl StagedBlocks {
+    pub(crate) const fn new() -> Self {
+        Self {
+            blocks: BTreeMap::new(),
+            own_pages: 0,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

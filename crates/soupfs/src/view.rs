@@ -7,52 +7,85 @@
 //! Guarantee: nothing here stores a consistent link. The caller holds the lock of the directory.
 
 use crate::error::{Res, corrupt};
-use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH};
+use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH, Page};
 use crate::space::{Dentry, Space};
 use medium::Pmem;
 
 /// A chain with more dentries is split.
 pub(crate) const CHAIN_MAX: usize = 12;
 
-/// A slot of the latest view that differs from the consistent one, or is about to.
-pub(crate) enum Slot {
-    Chain(Link),
-    Table(Box<Table>),
-}
+/// A slot of the latest view: a link, whose table is one in memory; or the slot of the consistent view.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Slot(Link);
 
 impl Slot {
-    /// Whether the slot on the medium at `at` has all tables of this one.
-    fn is_mirrored<P: Pmem>(&self, space: &Space<P>, at: u64) -> Res<bool> {
-        let Self::Table(table) = self else {
+    /// The slot of the consistent view.
+    const UNCHANGED: Self = Self(Link(u64::MAX));
+    const EMPTY: Self = Self(Link::NONE);
+
+    /// The slot of a chain. In a damaged image the first link may be none of a dentry.
+    fn chain(first: Link) -> Self {
+        match first.as_table() {
+            None => Self(first),
+            Some(_) => Self::EMPTY,
+        }
+    }
+
+    /// The number of the table.
+    fn table(self) -> Option<usize> {
+        let table = self.0.as_table().filter(|_| self != Self::UNCHANGED);
+        table.map(|number| number.0 as usize)
+    }
+}
+
+type Table = [Slot; FANOUT as usize];
+
+/// The slots of the latest view that differ from the consistent ones, or are about to.
+struct Latest {
+    first: Slot,
+    tables: Vec<Box<Table>>,
+}
+
+impl Default for Latest {
+    fn default() -> Self {
+        Self {
+            first: Slot::UNCHANGED,
+            tables: Vec::new(),
+        }
+    }
+}
+
+impl Latest {
+    /// The first slot, or the one of a table with an index.
+    fn slot(&mut self, at: Option<(usize, usize)>) -> &mut Slot {
+        match at {
+            Some((number, index)) => &mut self.tables[number][index],
+            None => &mut self.first,
+        }
+    }
+
+    /// Adds a table in memory. Returns its slot.
+    fn add(&mut self, table: Box<Table>) -> Slot {
+        let number = self.tables.len() as u64;
+        self.tables.push(table);
+        Slot(Link::table(Page(number)))
+    }
+
+    /// Whether the slot on the medium at `at` has all tables of `slot`.
+    fn is_mirrored<P: Pmem>(&self, space: &Space<P>, slot: Slot, at: u64) -> Res<bool> {
+        let Some(number) = slot.table() else {
             return Ok(true);
         };
         let Some(page) = Link(space.load(at)?).as_table() else {
             return Ok(false);
         };
-        for (index, slot) in table.0.iter().enumerate() {
-            if let Some(slot) = slot
-                && !slot.is_mirrored(space, space.entry(page, index as u64)?)?
-            {
+        for (index, slot) in self.tables[number].iter().enumerate() {
+            let at = space.entry(page, index as u64)?;
+            if !self.is_mirrored(space, *slot, at)? {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-}
-
-/// A volatile table; `None` is the slot of the consistent view.
-pub(crate) struct Table([Option<Slot>; FANOUT as usize]);
-
-impl Table {
-    fn unchanged() -> Box<Self> {
-        Box::new(Self([const { None }; FANOUT as usize]))
-    }
-
-    /// A table of empty chains.
-    fn empty() -> Box<Self> {
-        Box::new(Self(
-            [const { Some(Slot::Chain(Link::NONE)) }; FANOUT as usize],
-        ))
     }
 }
 
@@ -74,42 +107,66 @@ pub(crate) struct Place {
     len: usize,
 }
 
-/// The latest view of a directory.
+/// The latest view of a directory. The default is that of a new one, which is empty.
 #[derive(Default)]
 pub(crate) struct View {
     /// Address of the first slot; `None` while the inode is not on the medium.
     pub slot: Option<u64>,
-    pub latest: Option<Slot>,
+    latest: Option<Box<Latest>>,
+}
+
+/// The link in a slot on the medium. Without a slot there is nothing.
+fn stored<P: Pmem>(space: &Space<P>, slot: Option<u64>) -> Res<Link> {
+    slot.map_or(Ok(0), |at| space.load(at)).map(Link)
+}
+
+/// The slot on the medium for a hash, `depth` tables below the slot `first`; `None` if the medium has
+/// fewer.
+fn below<P: Pmem>(
+    space: &Space<P>,
+    first: Option<u64>,
+    hash: Hash,
+    depth: u32,
+) -> Res<Option<u64>> {
+    let mut slot = first;
+    for depth in 0..depth {
+        let table = stored(space, slot)?.as_table();
+        let entry = table.map(|page| space.entry(page, hash.index(depth)));
+        slot = entry.transpose()?;
+    }
+    Ok(slot)
 }
 
 impl View {
-    /// The view of a new, empty directory.
-    pub(crate) fn empty() -> Self {
-        Self {
-            slot: None,
-            latest: Some(Slot::Chain(Link::NONE)),
-        }
+    /// The view of a directory on the medium. `slot`: the address of its first slot.
+    pub(crate) fn stored(slot: Option<u64>) -> Self {
+        Self { slot, latest: None }
+    }
+
+    /// Whether some slots differ from those on the medium, or are about to.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.latest.is_some()
     }
 
     /// The chain of a hash: its first link, and the number of tables above it.
     fn head<P: Pmem>(&self, space: &Space<P>, hash: Hash) -> Res<(Link, u32)> {
-        let (mut latest, mut slot) = (self.latest.as_ref(), self.slot);
         let mut depth = 0;
+        if let Some(latest) = &self.latest {
+            let mut slot = latest.first;
+            while let Some(number) = slot.table() {
+                slot = latest.tables[number][hash.index(depth) as usize];
+                depth += 1;
+            }
+            if slot != Slot::UNCHANGED {
+                return Ok((slot.0, depth));
+            }
+        }
+        let mut slot = below(space, self.slot, hash, depth)?;
         loop {
-            let stored = |slot: Option<u64>| slot.map_or(Ok(0), |at| space.load(at)).map(Link);
-            match latest {
-                Some(Slot::Chain(link)) => return Ok((*link, depth)),
-                Some(Slot::Table(table)) => {
-                    slot = match stored(slot)?.as_table() {
-                        Some(page) => Some(space.entry(page, hash.index(depth))?),
-                        None => None,
-                    };
-                    latest = table.0[hash.index(depth) as usize].as_ref();
-                }
-                None => match stored(slot)?.as_table().filter(|_| depth < MAX_DEPTH) {
-                    Some(page) => slot = Some(space.entry(page, hash.index(depth))?),
-                    None => return Ok((stored(slot)?, depth)),
-                },
+            let link = stored(space, slot)?;
+            match link.as_table().filter(|_| depth < MAX_DEPTH) {
+                Some(page) => slot = Some(space.entry(page, hash.index(depth))?),
+                None => return Ok((link, depth)),
             }
             depth += 1;
         }
@@ -117,30 +174,27 @@ impl View {
 
     /// The volatile slot of the chain of a hash.
     fn slot_mut<P: Pmem>(&mut self, space: &Space<P>, hash: Hash) -> Res<&mut Slot> {
-        let (mut latest, mut slot) = (&mut self.latest, self.slot);
-        let mut depth = 0;
+        let latest = self.latest.get_or_insert_default();
+        // The table in memory, and the index in it.
+        let (mut at, mut depth) = (None, 0);
         loop {
-            let stored = slot.map_or(Ok(0), |at| space.load(at)).map(Link)?;
-            let table = stored.as_table();
-            if latest.is_none() {
-                *latest = Some(match table {
-                    Some(_) => Slot::Table(Table::unchanged()),
-                    None => Slot::Chain(stored),
-                });
+            let slot = *latest.slot(at);
+            if let Some(number) = slot.table() {
+                at = Some((number, hash.index(depth) as usize));
+                depth += 1;
+            } else if slot != Slot::UNCHANGED {
+                return Ok(latest.slot(at));
+            } else {
+                let link = stored(space, below(space, self.slot, hash, depth)?)?;
+                let new = match link.as_table() {
+                    Some(page) if depth == MAX_DEPTH => {
+                        return Err(corrupt(format_args!("table {} is too deep", page.0)));
+                    }
+                    Some(_) => latest.add(Box::new([Slot::UNCHANGED; FANOUT as usize])),
+                    None => Slot::chain(link),
+                };
+                *latest.slot(at) = new;
             }
-            if !matches!(latest, Some(Slot::Table(_))) {
-                // A second match, since a borrow that is returned on one path lasts for all.
-                return Ok(latest.get_or_insert(Slot::Chain(Link::NONE)));
-            }
-            let Some(Slot::Table(volatile)) = latest else {
-                unreachable!("matched above");
-            };
-            slot = match table {
-                Some(page) => Some(space.entry(page, hash.index(depth))?),
-                None => None,
-            };
-            latest = &mut volatile.0[hash.index(depth) as usize];
-            depth += 1;
         }
     }
 
@@ -240,7 +294,7 @@ impl View {
     ) -> Res<()> {
         match before {
             Some(line) => space.set_latest_next(line, link),
-            None => *self.slot_mut(space, hash)? = Slot::Chain(link),
+            None => *self.slot_mut(space, hash)? = Slot::chain(link),
         }
         Ok(())
     }
@@ -248,7 +302,7 @@ impl View {
     /// Splits the chain of a hash into a table. No dentry changes, since its links end the parts.
     fn split<P: Pmem>(&mut self, space: &Space<P>, hash: Hash) -> Res<()> {
         let (link, depth) = self.head(space, hash)?;
-        let mut table = Table::empty();
+        let mut table = Box::new([Slot::EMPTY; FANOUT as usize]);
         let mut at = link;
         let mut last = None;
         let mut order = Order::default();
@@ -258,12 +312,14 @@ impl View {
             let own = entry.hash;
             let index = own.index(depth);
             if last != Some(index) {
-                table.0[index as usize] = Some(Slot::Chain(Link::dentry(line, own)));
+                table[index as usize] = Slot::chain(Link::dentry(line, own));
             }
             last = Some(index);
             at = space.latest_next(line)?;
         }
-        *self.slot_mut(space, hash)? = Slot::Table(table);
+        let latest = self.latest.get_or_insert_default();
+        let table = latest.add(table);
+        *self.slot_mut(space, hash)? = table;
         Ok(())
     }
 
@@ -295,7 +351,7 @@ impl View {
     /// medium: links of dentries end its chains, and mean nothing in a longer one.
     pub(crate) fn settle<P: Pmem>(&mut self, space: &Space<P>) -> Res<()> {
         let is_mirrored = match (&self.latest, self.slot) {
-            (Some(latest), Some(slot)) => latest.is_mirrored(space, slot)?,
+            (Some(latest), Some(slot)) => latest.is_mirrored(space, latest.first, slot)?,
             _ => true,
         };
         if is_mirrored {

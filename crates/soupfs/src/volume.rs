@@ -273,7 +273,7 @@ impl<P: Pmem> Volume<P> {
             return;
         }
         // Latest links of dentries may end in the middle of a chain that only the latest view splits.
-        let has_slots = state.view.latest.is_some() && !hit(Bug::ForgottenSlots);
+        let has_slots = state.view.has_slots() && !hit(Bug::ForgottenSlots);
         let is_clean = state.is_stored && !state.is_dirty && !has_slots;
         if is_clean && state.file.is_clean() && !node.is_listed.load(SeqCst) {
             self.forget(node, || !is_used());
@@ -306,6 +306,9 @@ impl<P: Pmem> Volume<P> {
 
     /// Gives back the pages that are staged.
     pub(crate) fn abandon_staged(&self, state: &mut State) -> Res<()> {
+        if state.file.staged.is_empty() {
+            return Ok(());
+        }
         let mut pages = state.file.staged.split_off(0).filter_map(Staged::page);
         pages.try_for_each(|page| self.alloc.abandon_page(&self.space, page))
     }

@@ -147,6 +147,7 @@ impl FilePlan {
                 state.file.staged.remove(*block);
             }
         }
+        state.file.settle();
     }
 }
 
