@@ -25,7 +25,9 @@ use medium::Pmem;
 use std::sync::Arc;
 use vfs::{Atime, Clock, Errno, Ino};
 
-const SHARDS: u64 = 64;
+const SHARDS: u64 = 1024;
+/// Generations that a thread takes at a time.
+const GENERATIONS: u32 = 64;
 /// Most nodes in memory that nobody has a reference to, and nobody changes.
 const LOOSE_MAX: usize = 1024;
 
@@ -59,6 +61,8 @@ pub(crate) struct Volume<P> {
     pub copies_data: bool,
     /// A fence failed: no more changes are accepted.
     pub failed: AtomicBool,
+    /// The next generation of each thread, and of the next block of them.
+    generations: Shards<AtomicU32>,
     generation: CachePadded<AtomicU32>,
 }
 
@@ -73,7 +77,7 @@ pub(crate) struct Settings {
 
 impl<P: Pmem> Volume<P> {
     pub(crate) fn new(space: Space<P>, settings: Settings) -> Self {
-        let generation = AtomicU32::new((space.epoch as u32).wrapping_mul(0x9e37));
+        let generation = (space.epoch as u32).wrapping_mul(0x9e37 * GENERATIONS);
         Self {
             alloc: Alloc::new(space.pages),
             space,
@@ -92,13 +96,22 @@ impl<P: Pmem> Volume<P> {
             sync: settings.sync,
             copies_data: settings.copies_data,
             failed: AtomicBool::new(false),
-            generation: CachePadded::new(generation),
+            generations: Shards::default(),
+            generation: CachePadded::new(AtomicU32::new(generation)),
         }
     }
 
-    /// A generation for a new inode.
+    /// A generation for a new inode: not that of an inode before it in the same line, for some ten
+    /// thousands of new ones.
     pub(crate) fn new_generation(&self) -> u16 {
-        self.generation.fetch_add(1, SeqCst) as u16
+        let own = self.generations.own();
+        let mut next = own.load(Relaxed);
+        if next.is_multiple_of(GENERATIONS) {
+            next = self.generation.fetch_add(GENERATIONS, Relaxed);
+        }
+        // Two threads that share it may get the same one, for two lines.
+        own.store(next.wrapping_add(1), Relaxed);
+        next as u16
     }
 
     /// Fails once the medium has failed, or if nothing may change.
