@@ -22,7 +22,9 @@ use medium::Pmem;
 use smallvec::SmallVec;
 
 /// Pages that a shard takes at a time.
-const BATCH: usize = 32;
+const PAGE_BATCH: usize = 32;
+/// Pages whose lines a shard takes at a time.
+const LINE_BATCH: usize = 4;
 /// Lines that a shard collects before it gives them back.
 const RETURNED: usize = 128;
 /// The word of a page all of whose lines are in use.
@@ -136,12 +138,12 @@ impl Alloc {
                 if chunk.word(space, page)? == 0 {
                     chunk.set(space, page, 0, ALL)?;
                     shard.pages.push(page);
-                    if shard.pages.len() == BATCH {
+                    if shard.pages.len() == PAGE_BATCH {
                         break;
                     }
                 }
             }
-            chunk.has_no_page = shard.pages.len() < BATCH;
+            chunk.has_no_page = shard.pages.len() < PAGE_BATCH;
             // The lowest is handed out first.
             shard.pages.reverse();
             Ok(!shard.pages.is_empty())
@@ -153,28 +155,29 @@ impl Alloc {
             if chunk.has_no_line {
                 return Ok(false);
             }
-            // A page that is partly in use comes first, so that whole pages stay.
-            let mut whole = None;
+            // Pages that are partly in use come first, so that whole pages stay.
+            let (mut parts, mut whole) = (Vec::new(), Vec::new());
             for page in pages_of(number, space.pages) {
                 match chunk.word(space, page)? {
                     ALL => {}
-                    0 => whole = whole.or(Some((page, 0))),
-                    word => {
-                        whole = Some((page, word));
-                        break;
-                    }
+                    0 if whole.len() < LINE_BATCH => whole.push((page, 0)),
+                    0 => {}
+                    word => parts.push((page, word)),
+                }
+                if parts.len() == LINE_BATCH {
+                    break;
                 }
             }
-            let Some((page, word)) = whole else {
-                chunk.has_no_line = true;
-                return Ok(false);
-            };
-            let free = (0..LINES).rev().filter(|bit| word & 1 << bit == 0);
-            shard
-                .lines
-                .extend(free.map(|bit| Line(page.0 * LINES + bit)));
-            chunk.set(space, page, word, ALL)?;
-            Ok(true)
+            let taken = if parts.is_empty() { whole } else { parts };
+            chunk.has_no_line = taken.is_empty();
+            // The lowest is handed out first.
+            for (page, word) in taken.into_iter().rev() {
+                let free = (0..LINES).rev().filter(|bit| word & 1 << bit == 0);
+                let free = free.map(|bit| Line(page.0 * LINES + bit));
+                shard.lines.extend(free);
+                chunk.set(space, page, word, ALL)?;
+            }
+            Ok(!shard.lines.is_empty())
         })
     }
 
