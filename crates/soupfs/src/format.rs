@@ -193,6 +193,12 @@ impl Link {
         (self.0 & TABLE_FLAG != 0).then_some(Page((self.0 & LINE_MASK) / LINES))
     }
 
+    /// As [`in_chain`](Self::in_chain), unless the first bits of the dentry's hash are greater.
+    pub(crate) fn in_chain_up_to(self, hash: Hash, depth: u32) -> Option<Line> {
+        let is_after = self.0 >> TAG_SHIFT > hash.tag();
+        self.in_chain(hash, depth).filter(|_| !is_after)
+    }
+
     /// The dentry, if it belongs to the chain of `hash` below `depth` tables.
     pub fn in_chain(self, hash: Hash, depth: u32) -> Option<Line> {
         let rest = TAG_BITS - TABLE_BITS * depth;

@@ -11,7 +11,7 @@ use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH, Page};
 use crate::space::{Dentry, Space};
 use medium::Pmem;
 
-/// A chain with more dentries is split.
+/// A chain with more dentries is split, by a name in its second half or by the persister.
 pub(crate) const CHAIN_MAX: usize = 12;
 
 /// A slot of the latest view: a link, whose table is one in memory; or the slot of the consistent view.
@@ -103,7 +103,7 @@ pub(crate) struct Place {
     /// The dentry after it.
     pub next: Link,
     depth: u32,
-    /// Dentries of the chain.
+    /// Dentries of the chain; if few come before the place, only these.
     len: usize,
 }
 
@@ -224,19 +224,21 @@ impl View {
         hash: Hash,
         name: &[u8],
     ) -> Res<Option<Found>> {
-        let (mut before, mut found) = (None, None);
-        self.walk(space, hash, &mut |entry| {
-            if entry.hash == hash && space.is_named(entry, name)? {
-                found = Some(Found {
-                    entry: *entry,
-                    before,
-                });
-                return Ok(false);
+        let (mut link, depth) = self.head(space, hash)?;
+        let (mut before, mut order) = (None, Order::default());
+        while let Some(line) = link.in_chain_up_to(hash, depth) {
+            let entry = space.dentry(line)?;
+            order.follow(&entry)?;
+            if entry.hash == hash && space.is_named(&entry, name)? {
+                return Ok(Some(Found { entry, before }));
             }
-            before = Some(entry.line);
-            Ok(entry.hash <= hash)
-        })?;
-        Ok(found)
+            if entry.hash > hash {
+                break;
+            }
+            before = Some(line);
+            link = space.latest_next(line)?;
+        }
+        Ok(None)
     }
 
     /// The place of a new dentry: after all with this hash, or a smaller one.
@@ -249,15 +251,24 @@ impl View {
             len: 0,
         };
         let mut order = Order::default();
-        let mut at = link;
-        while let Some(line) = at.in_chain(hash, depth) {
+        while let Some(line) = place.next.in_chain_up_to(hash, depth) {
             let entry = space.dentry(line)?;
             order.follow(&entry)?;
-            place.len += 1;
-            at = space.latest_next(line)?;
-            if entry.hash <= hash {
-                (place.before, place.next) = (Some(line), at);
+            if entry.hash > hash {
+                break;
             }
+            place.len += 1;
+            (place.before, place.next) = (Some(line), space.latest_next(line)?);
+        }
+        // The rest is only counted. In large directories it is seldom in a cache.
+        let mut rest = place.next;
+        while let Some(line) = rest
+            .in_chain(hash, depth)
+            .filter(|_| place.len >= CHAIN_MAX / 2)
+        {
+            order.follow(&space.dentry(line)?)?;
+            place.len += 1;
+            rest = space.latest_next(line)?;
         }
         if place.next.in_chain(hash, depth).is_none() {
             place.next = Link::NONE;
