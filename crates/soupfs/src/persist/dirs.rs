@@ -307,9 +307,7 @@ impl<P: Pmem> Round<'_, P> {
             space.put(Line(new.node.ino.0).word(inode::SIZE), dir.ino.0);
         }
         for node in counted_by(dir, new) {
-            let mut state = node.state.write();
-            state.stored_links = state.stored_links.saturating_add(1);
-            self.store_links(node, &state)?;
+            self.store_links(node, |links| links.saturating_add(1))?;
         }
         Ok(())
     }

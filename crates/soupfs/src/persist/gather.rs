@@ -113,9 +113,14 @@ impl<P: Pmem> Part<'_, P> {
             // Changes that cancelled each other may have left slots. An fsync need not look for them.
             state.view.settle(&self.core.space)?;
         }
+        let is_new = !state.is_stored;
         self.take_node(node, &mut state)?;
         // A directory that was in this one may be above it now: one lock at a time.
         drop(state);
+        // Calls do not wait for this flush.
+        if is_new && !hit(Bug::PublishBeforeInode) {
+            self.core.space.flush_line(Line(node.ino.0));
+        }
         let new = changes.iter().filter_map(|change| change.new.as_ref());
         let new = new.filter(|new| !new.node.state.read().is_stored);
         self.named.extend(new.map(|new| Arc::clone(&new.node)));
@@ -165,9 +170,6 @@ impl<P: Pmem> Part<'_, P> {
         let words = state.words(state.stored_links, state.size, root);
         for (n, word) in words.iter().enumerate() {
             space.pm.store_word(line.word(n as u64), *word);
-        }
-        if !hit(Bug::PublishBeforeInode) {
-            space.flush_line(line);
         }
         alloc.mark_line(space, line)?;
         if let Some(first) = state.target {

@@ -20,7 +20,7 @@ mod one;
 use crate::change::{self, Marks};
 use crate::error::{Fault, Res};
 use crate::format::{Line, Page, inode};
-use crate::node::{Node, State};
+use crate::node::Node;
 use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
 use dirs::Dir;
@@ -313,21 +313,23 @@ impl<P: Pmem> Round<'_, P> {
         let unlinked = std::mem::take(&mut self.unlinked);
         let rule = Some(Rule::NullifyBeforeReuse);
         self.core.share(&unlinked, rule, |nodes| {
-            nodes.iter().try_for_each(|node| {
-                let mut state = node.state.write();
-                state.stored_links = state.stored_links.saturating_sub(1);
-                self.store_links(node, &state)
-            })
+            nodes
+                .iter()
+                .try_for_each(|node| self.store_links(node, |links| links.saturating_sub(1)))
         })?;
         Ok(())
     }
 
-    /// Stores the links that persistent names make.
-    fn store_links(&self, node: &Node, state: &State) -> Res<()> {
+    /// Stores another number of links that persistent names make.
+    fn store_links(&self, node: &Node, change: fn(u32) -> u32) -> Res<()> {
         let at = Line(node.ino.0).word(inode::MODE);
+        let mut state = node.state.write();
+        state.stored_links = change(state.stored_links);
         let rest = self.core.space.load(at)? & 0xffff_ffff;
         let links = u64::from(state.stored_links) << 32;
         self.core.space.pm.store_word(at, rest | links);
+        // Calls do not wait for the flush.
+        drop(state);
         if !hit(Bug::PublishBeforeInode) {
             self.core.space.pm.flush(at, 8);
         }
