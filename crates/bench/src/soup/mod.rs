@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::machine::{Machine, Pinned};
 use crate::matrix::Cell;
 use crate::micro::Goal;
-use crate::micro::surface::{self, Directory, Surface};
+use crate::micro::surface::{self, Directory};
 use crate::table::{self, Grid};
 use crate::{Engine, images, scaling, stats};
 use calls::{Calls, Times};
@@ -25,6 +25,7 @@ use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use vfs::FileSystem;
 
 /// The options of the measurement.
 #[derive(Debug, Clone)]
@@ -144,9 +145,7 @@ impl Row {
 pub fn run(options: &Options) -> Result<Report> {
     let machine = Machine::here();
     let mut rows = tests(options)?;
-    for flush_ns in &options.flush_ns {
-        rows.extend(slow(options, *flush_ns)?);
-    }
+    rows.extend(slow(options)?);
     rows.extend(threads(options)?);
     for engine in &options.types {
         rows.extend(large::measure(*engine, options.directories)?);
@@ -159,65 +158,68 @@ pub fn run(options: &Options) -> Result<Report> {
     })
 }
 
+/// Bytes of each slow memory. All of them are there at once.
+const SLOW_BYTES: u64 = images::IMAGE_BYTES / 4;
+
+/// A target: its name, nanoseconds after each flushed line, and its calls.
+type Target = (String, u64, Calls);
+
 /// Both tests on all targets, and the time of all CPUs for them.
 fn tests(options: &Options) -> Result<Vec<Row>> {
-    let mut targets: Vec<(String, Calls)> = Vec::new();
+    let mut targets: Vec<Target> = Vec::new();
     for engine in &options.types {
-        let fs = engine.fresh()?;
-        let surface = surface::Engine::new(fs.clone())?;
-        let calls = Calls::new(Box::new(surface), options.names).with_fs(fs);
-        targets.push((engine.to_string(), calls));
+        targets.push((engine.to_string(), 0, calls_on(options, engine.fresh()?)?));
     }
     let dir = Directory::below(&options.dir)?;
     let calls = Calls::new(Box::new(dir), options.names);
-    targets.push((options.dir.display().to_string(), calls));
+    targets.push((options.dir.display().to_string(), 0, calls));
+    in_turn(targets, options.rounds)
+}
+
+fn calls_on(options: &Options, fs: Arc<dyn FileSystem>) -> Result<Calls> {
+    let surface = surface::Engine::new(fs.clone())?;
+    Ok(Calls::new(Box::new(surface), options.names).with_fs(fs))
+}
+
+/// Runs both tests on the targets in turn, so that other work on the machine falls on all of them. The
+/// first round is not counted.
+fn in_turn(mut targets: Vec<Target>, rounds: u32) -> Result<Vec<Row>> {
     // After the targets, so that the threads of engines have all CPUs.
     let _pinned = Pinned::to_one_cpu();
-    for round in 0..=options.rounds {
+    for round in 0..=rounds {
         let count = targets.len();
         for turn in 0..count {
-            targets[(turn + round as usize) % count].1.round()?;
+            targets[(turn + round as usize) % count].2.round()?;
         }
         if round == 0 {
-            targets.iter_mut().for_each(|(_, calls)| calls.forget());
+            targets.iter_mut().for_each(|(_, _, calls)| calls.forget());
         }
     }
-    let mut rows = Vec::new();
-    for (name, calls) in targets {
-        rows.extend(calls.rows(&name, 0));
-    }
-    Ok(rows)
+    let rows = targets
+        .into_iter()
+        .flat_map(|(name, flush_ns, calls)| calls.rows(&name, flush_ns));
+    Ok(rows.collect())
 }
 
 /// Both tests on slower memory.
-fn slow(options: &Options, flush_ns: u64) -> Result<Vec<Row>> {
-    let model = LatencyModel {
-        flush_line_ns: flush_ns,
-        stream_line_ns: 0,
-        stream_bytes_per_s: 0,
-        fence_ns: 0,
-    };
-    let mut rows = Vec::new();
-    for engine in &options.types {
-        let pm = Latency::new(images::flushing_memory(images::IMAGE_BYTES)?, model);
-        let fs = engine.fresh_on(Scratch::Any(Arc::new(pm)), &ScratchOptions::default())?;
-        let surface: Box<dyn Surface> = Box::new(surface::Engine::new(fs.clone())?);
-        let mut calls = Calls::new(surface, options.names).with_fs(fs);
-        let _pinned = Pinned::to_one_cpu();
-        calls.round()?;
-        calls.forget();
-        for _ in 0..(options.rounds / 4).max(1) {
-            calls.round()?;
+fn slow(options: &Options) -> Result<Vec<Row>> {
+    let mut targets: Vec<Target> = Vec::new();
+    for flush_ns in &options.flush_ns {
+        let model = LatencyModel {
+            flush_line_ns: *flush_ns,
+            stream_line_ns: 0,
+            stream_bytes_per_s: 0,
+            fence_ns: 0,
+        };
+        for engine in &options.types {
+            let pm = Latency::new(images::flushing_memory(SLOW_BYTES)?, model);
+            let fs = engine.fresh_on(Scratch::Any(Arc::new(pm)), &ScratchOptions::default())?;
+            targets.push((engine.to_string(), *flush_ns, calls_on(options, fs)?));
         }
-        let timed = calls.rows(&engine.to_string(), flush_ns);
-        rows.extend(
-            timed
-                .into_iter()
-                .filter(|row| row.ns_p99.is_some())
-                .map(delayed),
-        );
     }
-    Ok(rows)
+    let rows = in_turn(targets, (options.rounds / 4).max(1))?;
+    let timed = rows.into_iter().filter(|row| row.ns_p99.is_some());
+    Ok(timed.map(delayed).collect())
 }
 
 /// A row of memory with the layer that delays, also by 0 ns.
