@@ -4,7 +4,7 @@ mod crashes;
 mod hostile;
 mod requests;
 
-use crate::Authority;
+use super::Authority;
 use aerie_objects::{Kind, ObjectId, Reserve, Store};
 use aerie_proto::batch::{Builder, Collection, File, FileOp, Storage};
 use medium::{MemoryPmem, Pmem};

@@ -1,7 +1,7 @@
 //! Every crash state of batches with operations of each kind, in both models of memory.
 
+use super::super::apply;
 use super::{ALL, link, make_directory, make_file, rename, truncate, unlink, write};
-use crate::apply;
 use aerie_objects::{Kind, ObjectId, Store, check, list_all, pages, size};
 use aerie_proto::batch::Builder;
 use crash::program::{Memory, Program, explore};

@@ -1,12 +1,12 @@
 //! A client that sends anything: no panic, no damage, and no change of what it may not change.
 
+use super::super::apply::{Shape, apply, apply_by};
+use super::super::seeded::{Bug, arm, fired};
+use super::super::shape;
 use super::{
     AllBut, empty, link, make_directory, make_file, rename, truncate, unlink, unlink_one, whole,
     write,
 };
-use crate::apply::{Shape, apply, apply_by};
-use crate::seeded::{Bug, arm, fired};
-use crate::shape;
 use aerie_objects::{Kind, ObjectId, Reserve, Store, entries, list_all, pages, size};
 use aerie_proto::batch::{Builder, Collection, File, FileOp, Storage};
 use fastrand::Rng;

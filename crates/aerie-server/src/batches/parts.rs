@@ -2,8 +2,8 @@
 //! that are outstanding (paper section 4.2.4, Integrity). An operation of a file system is accepted if
 //! none is outstanding at its end.
 
-use crate::refusal::{Invariant, Refusal, Stop, violation};
-use crate::seeded::{Bug, hit};
+use super::refusal::{Invariant, Refusal, Stop, violation};
+use super::seeded::{Bug, hit};
 use aerie_objects::{ObjectId, Reserve, Transaction, lookup, members, page};
 use aerie_proto::batch::{Collection, File, Storage};
 use medium::Pmem;

@@ -1,9 +1,9 @@
 //! Applies batches.
 
-use crate::parts::{Authority, Parts};
-use crate::refusal::{Refusal, Stop};
-use crate::seeded::{Bug, hit};
-use crate::shape;
+use super::parts::{Authority, Parts};
+use super::refusal::{Refusal, Stop};
+use super::seeded::{Bug, hit};
+use super::shape;
 use aerie_objects::{Error, Reserve, Store, Transaction};
 use aerie_proto::batch::{FileOp, Operation, Storage, operations};
 use medium::Pmem;

@@ -1,10 +1,10 @@
 //! Accepted and refused operations, one rule at a time.
 
+use super::super::{Answer, Authority, Invariant, Refusal, apply};
 use super::{
     ALL, AllBut, empty, link, make_directory, make_file, rename, reserved, truncate, unlink,
     unlink_one, whole, write,
 };
-use crate::{Answer, Authority, Invariant, Refusal, apply};
 use aerie_objects::{Kind, ObjectId, Reserve, Store, lookup, page, size};
 use aerie_proto::batch::{Builder, Collection, File, FileOp, Malformed, Storage};
 use medium::{MemoryPmem, Pmem};

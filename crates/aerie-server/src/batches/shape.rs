@@ -3,8 +3,8 @@
 //! The checker of the parts sees to the invariants of storage objects. Here an operation that says one
 //! thing and does another is refused, so that a log of operations can be believed.
 
-use crate::refusal::{Refusal, Stop};
-use crate::seeded::{Bug, hit};
+use super::refusal::{Refusal, Stop};
+use super::seeded::{Bug, hit};
 use aerie_objects::{Kind, ObjectId, PAGE};
 use aerie_proto::batch::{Collection, File, FileOp, Storage};
 
