@@ -1,7 +1,11 @@
-//! The protocol between a client of Aerie and its trusted service.
+//! The protocol between a client of Aerie and its trusted service (Volos and others, EuroSys 2014).
 //!
 //! - [`batch`]: the changes that a client asks for, as bytes.
+//! - [`locks`]: modes and messages of the lock service.
+//! - [`seeded`]: bugs for tests.
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod locks;
+pub mod seeded;
