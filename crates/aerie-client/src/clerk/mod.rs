@@ -1,0 +1,288 @@
+//! The clerk of a client: it caches locks of the service, and gives them to threads as guards.
+//! [`aerie_proto::locks`] has the protocol.
+//!
+//! A thread names an object by a path, from the root down. Its guard uses every object of the path:
+//! the last one in the wanted mode, those above it with intents. Uses of threads conflict like locks of
+//! clients do, by the same table. Each use stands on a lock of the service: of the object itself, or a
+//! hierarchical one further up that covers it.
+//!
+//! 1. No two guards have incompatible uses of an object.
+//! 2. Each use stands on a lock that the client holds, until the session ends. A covered use stands on
+//!    a hierarchical lock, with one membership of each object from there down, counted while the lock
+//!    was held.
+//! 3. Threads get a lock in the order in which they began to wait for it.
+//! 4. After a revoke no thread gets what the client must give up. The lock is lowered when the threads
+//!    have left, everything below it that needs it has been given up, and [`Host::ship`] has returned.
+//! 5. Before a hierarchical lock is lowered, the uses that it covers stand on locks of their own.
+//! 6. The clerk requests locks of a path from the root down. A thread locks all objects that it needs
+//!    by one [`Clerk::lock_all`], which gives up all that it has while it waits, when older threads or
+//!    other clients need it. A thread that has a guard and locks more can wait forever for a client that
+//!    does the same. Debug builds of the service refuse such a request ([`Refusal::Deadlock`]); in
+//!    release builds, the service ends one of the sessions after a lease.
+//! 7. After the session has ended, all calls return [`LockError::Removed`], as if the medium had been
+//!    removed, and [`Guard::is_valid`] is false. The client then needs another clerk.
+//!
+//! The clerk does not check that each object of a path is in the one above. The caller looks again with
+//! the guard, which keeps the object from being added to or removed from the collections of the path.
+//! The protocol has two rules for callers that change memberships.
+
+mod leaving;
+mod messages;
+mod state;
+mod waiting;
+
+use crate::seeded::{Bug, hit};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use aerie_proto::locks::{Access, End, LockId, Mode, Refusal, ToClient, ToService};
+use state::{State, Status, Step};
+use std::time::Duration;
+
+/// The services that a client provides to its clerk.
+pub trait Host {
+    /// Sends a message to the service. Messages arrive in the order of the calls. Must not call the
+    /// clerk.
+    fn send(&self, message: ToService);
+
+    /// The time of a clock that does not go back.
+    fn now(&self) -> Duration;
+
+    /// The number of collections with the object, or more: as the medium has it, with changes of
+    /// this client that are not shipped. Must not call the clerk.
+    fn membership_count(&self, object: LockId) -> u64;
+
+    /// Sends all buffered changes that need the lock, and returns when the service has applied them.
+    fn ship(&self, lock: LockId);
+}
+
+/// An object to lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Want<'a> {
+    /// The objects from the root down to the wanted one.
+    pub path: &'a [LockId],
+    /// For reading or writing.
+    pub access: Access,
+    /// How much.
+    pub scope: Scope,
+}
+
+/// The part of a path to lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The last object.
+    Object,
+    /// The last object and all its descendants.
+    Tree,
+    /// The last object. The client takes a hierarchical lock of the object at this place of the path,
+    /// so that later requests for its descendants need no message.
+    Within(usize),
+}
+
+/// Why a thread does not get a lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// The session has ended.
+    #[error("the store was removed: {0}")]
+    Removed(End),
+    /// The service has refused the request.
+    #[error("cannot lock {0}: {1}")]
+    Refused(LockId, Refusal),
+    /// A path without objects.
+    #[error("cannot lock an empty path")]
+    EmptyPath,
+}
+
+/// A clerk, shared by the threads of a client.
+pub struct Clerk<H: Host> {
+    state: Mutex<State>,
+    changed: Condvar,
+    host: H,
+}
+
+/// Locks of a thread, until it is dropped.
+#[must_use = "the lock is released at once"]
+pub struct Guard<'a, H: Host> {
+    clerk: &'a Clerk<H>,
+    owner: u64,
+}
+
+impl<H: Host> Clerk<H> {
+    /// A clerk that begins a session. Its calls wait until the service has answered.
+    pub fn new(host: H) -> Self {
+        let state = State::begin(&host);
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::default(),
+            host,
+        }
+    }
+
+    /// The client.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// Locks an object.
+    pub fn lock(&self, want: Want<'_>) -> Result<Guard<'_, H>, LockError> {
+        self.acquire(&[want], false)
+    }
+
+    /// Locks several objects. While it waits for one, it gives up all when another client or thread
+    /// needs them.
+    pub fn lock_all(&self, wants: &[Want<'_>]) -> Result<Guard<'_, H>, LockError> {
+        let mut wants = wants.to_vec();
+        wants.sort_by(|a, b| a.path.cmp(b.path));
+        self.acquire(&wants, true)
+    }
+
+    fn acquire(&self, wants: &[Want<'_>], is_group: bool) -> Result<Guard<'_, H>, LockError> {
+        if wants.iter().any(|want| want.path.is_empty()) {
+            return Err(LockError::EmptyPath);
+        }
+        let mut state = self.state.lock();
+        let steps = steps(wants, &self.host);
+        let owner = state.enqueue(self.host.now(), thread::current().id(), steps, is_group);
+        self.advance(&mut state);
+        loop {
+            match state.status(owner) {
+                Status::Waiting => state = self.changed.wait(state),
+                Status::Granted => {
+                    return Ok(Guard { clerk: self, owner });
+                }
+                Status::Failed(why) => {
+                    state.leave(owner);
+                    self.advance(&mut state);
+                    return Err(why);
+                }
+            }
+        }
+    }
+
+    /// Takes a message of the service.
+    pub fn deliver(&self, message: ToClient) {
+        let mut state = self.state.lock();
+        state.deliver(&self.host, message);
+        self.advance(&mut state);
+    }
+
+    /// Renews the lease when it is time to, and ends the session when it is late. To be called several
+    /// times in a lease.
+    pub fn tick(&self) {
+        let mut state = self.state.lock();
+        state.tick(&self.host);
+        self.advance(&mut state);
+    }
+
+    /// Gives back the locks that no thread has used since a time.
+    pub fn release_unused(&self, since: Duration) {
+        let mut state = self.state.lock();
+        state.release_unused(since);
+        self.advance(&mut state);
+    }
+
+    /// Answers revokes, until the session ends or [`Clerk::close`]. A thread of the client runs it.
+    pub fn attend(&self) {
+        let mut state = self.state.lock();
+        while !state.has_ended() {
+            match state.ready(&self.host) {
+                Some(lock) => state = self.lower(state, lock),
+                None => {
+                    // Groups may have yielded.
+                    self.advance(&mut state);
+                    state = self.changed.wait(state);
+                }
+            }
+        }
+    }
+
+    /// Ends [`Clerk::attend`] and the session of the clerk. The locks are released when the connection
+    /// is closed, so the caller ships its changes first.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.remove(End::Closed);
+        self.changed.notify_all();
+    }
+
+    /// Ships what needs the lock, and lowers it.
+    fn lower<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        lock: LockId,
+    ) -> MutexGuard<'a, State> {
+        let leaving = state.leaving(lock);
+        let is_late = leaving.may_write && hit(Bug::ReleaseBeforeShip);
+        if is_late {
+            state.lower(&self.host, &leaving);
+        }
+        if leaving.may_write {
+            drop(state);
+            self.host.ship(lock);
+            state = self.state.lock();
+        }
+        if !is_late {
+            state.lower(&self.host, &leaving);
+        }
+        self.advance(&mut state);
+        state
+    }
+
+    /// Lets waiting threads proceed, and wakes them.
+    fn advance(&self, state: &mut State) {
+        state.advance(&self.host);
+        self.changed.notify_all();
+    }
+}
+
+impl<H: Host> Guard<'_, H> {
+    /// Whether the session has not ended. The client must not rely on what it has read under the guard
+    /// after this returned false.
+    pub fn is_valid(&self) -> bool {
+        let mut state = self.clerk.state.lock();
+        state.check_lease(&self.clerk.host);
+        !state.has_ended()
+    }
+}
+
+impl<H: Host> Drop for Guard<'_, H> {
+    fn drop(&mut self) {
+        let mut state = self.clerk.state.lock();
+        state.leave(self.owner);
+        self.clerk.advance(&mut state);
+    }
+}
+
+/// The uses of all objects of the paths, in their order. All uses of one object have the same mode, so
+/// that none has to be raised.
+fn steps(wants: &[Want<'_>], host: &impl Host) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for want in wants {
+        let (start, last) = (steps.len(), want.path.len() - 1);
+        for (at, lock) in want.path.iter().copied().enumerate() {
+            let mode = match want.scope {
+                _ if at < last => Mode::intent(want.access),
+                Scope::Tree => Mode::tree(want.access),
+                Scope::Object | Scope::Within(_) => Mode::explicit(want.access),
+            };
+            let is_tree = want.scope == Scope::Within(at);
+            let tree = if is_tree {
+                Mode::tree(want.access)
+            } else {
+                Mode::NONE
+            };
+            steps.push(Step {
+                lock,
+                mode,
+                ask: mode.join(tree),
+                start,
+                count_before: hit(Bug::CountNotReread).then(|| host.membership_count(lock)),
+            });
+        }
+    }
+    for at in 0..steps.len() {
+        let same = steps.iter().filter(|step| step.lock == steps[at].lock);
+        let (mode, ask) = same.fold((Mode::NONE, Mode::NONE), |(mode, ask), step| {
+            (mode.join(step.mode), ask.join(step.ask))
+        });
+        (steps[at].mode, steps[at].ask) = (mode, ask);
+    }
+    steps
+}

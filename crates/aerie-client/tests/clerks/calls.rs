@@ -1,0 +1,152 @@
+//! The work of threads of clients under their locks.
+
+use crate::clerk::Host as _;
+use crate::clerk::{LockError, Scope, Want};
+use crate::world::{Change, DIRS, FILE, OTHER, ROOT, TheClerk};
+use aerie_proto::locks::Access;
+use aerie_server::locks::Objects as _;
+use shuttle::rand::{Rng as _, thread_rng};
+use shuttle::thread;
+
+/// A kind of call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Call {
+    /// Uses a file.
+    File,
+    /// Uses a file below a hierarchical lock of its directory.
+    Within,
+    /// Uses a directory and its files.
+    Tree,
+    /// Uses two files at a time.
+    Both,
+    /// Adds a file to the second directory, or removes it.
+    Link,
+    /// Gives back locks.
+    Idle,
+}
+
+pub(crate) const ALL: [Call; 6] = [
+    Call::File,
+    Call::Within,
+    Call::Tree,
+    Call::Both,
+    Call::Link,
+    Call::Idle,
+];
+
+fn access() -> Access {
+    match thread_rng().gen_bool(0.6) {
+        true => Access::Exclusive,
+        false => Access::Shared,
+    }
+}
+
+/// Makes a call of a thread.
+pub(crate) fn call(clerk: &TheClerk, thread: u64, call: Call) -> Result<(), LockError> {
+    match call {
+        Call::File => file(clerk, thread, Scope::Object),
+        Call::Within => file(clerk, thread, Scope::Within(1)),
+        Call::Tree => tree(clerk, thread),
+        Call::Both => both(clerk, thread),
+        Call::Link => link(clerk, thread),
+        Call::Idle => {
+            clerk.release_unused(clerk.host().now());
+            Ok(())
+        }
+    }
+}
+
+fn file(clerk: &TheClerk, thread: u64, scope: Scope) -> Result<(), LockError> {
+    let rng = &mut thread_rng();
+    let dir = DIRS[usize::from(rng.gen_bool(0.3))];
+    let file = if dir == DIRS[0] && rng.gen_bool(0.3) {
+        OTHER
+    } else {
+        FILE
+    };
+    let (path, access) = ([ROOT, dir, file], access());
+    let _guard = clerk.lock(Want {
+        path: &path,
+        access,
+        scope,
+    })?;
+    // The file may have been removed from the directory meanwhile.
+    let host = clerk.host();
+    if host.tree().is_member(dir, file) && host.enter(thread, &[file], access) {
+        work(clerk, thread, &[&path], access);
+    }
+    Ok(())
+}
+
+/// Is in the objects for a while, and leaves them.
+fn work(clerk: &TheClerk, thread: u64, paths: &[&[crate::world::LockId]], access: Access) {
+    thread::yield_now();
+    let write = |path: &&[_]| Change {
+        path: path.to_vec(),
+        link: None,
+    };
+    let changes = match access {
+        Access::Shared => Vec::new(),
+        Access::Exclusive => paths.iter().map(write).collect(),
+    };
+    clerk.host().leave(thread, changes);
+}
+
+fn tree(clerk: &TheClerk, thread: u64) -> Result<(), LockError> {
+    let (path, access) = ([ROOT, DIRS[0]], access());
+    let _guard = clerk.lock(Want {
+        path: &path,
+        access,
+        scope: Scope::Tree,
+    })?;
+    let file = [ROOT, DIRS[0], FILE];
+    let other = [ROOT, DIRS[0], OTHER];
+    let mut paths: Vec<&[_]> = vec![&path, &other];
+    if clerk.host().tree().membership_count(FILE) == 1 {
+        paths.push(&file);
+    }
+    let objects: Vec<_> = paths.iter().map(|path| path[path.len() - 1]).collect();
+    if clerk.host().enter(thread, &objects, access) {
+        work(clerk, thread, &paths, access);
+    }
+    Ok(())
+}
+
+fn both(clerk: &TheClerk, thread: u64) -> Result<(), LockError> {
+    let (file, other) = ([ROOT, DIRS[0], FILE], [ROOT, DIRS[0], OTHER]);
+    let access = access();
+    let paths: [&[_]; 2] = [&other, &file];
+    let _guard = clerk.lock_all(&paths.map(|path| Want {
+        path,
+        access,
+        scope: Scope::Object,
+    }))?;
+    if clerk.host().enter(thread, &[FILE, OTHER], access) {
+        work(clerk, thread, &paths, access);
+    }
+    Ok(())
+}
+
+fn link(clerk: &TheClerk, thread: u64) -> Result<(), LockError> {
+    let access = Access::Exclusive;
+    let host = clerk.host();
+    let is_linked = host.tree().is_member(DIRS[1], FILE);
+    let (old, new) = ([ROOT, DIRS[0], FILE], [ROOT, DIRS[1], FILE]);
+    // An insertion locks the file through its old and its new directory.
+    let paths: [&[_]; 3] = [&[ROOT, DIRS[1]], &new, if is_linked { &new } else { &old }];
+    let _guard = clerk.lock_all(&paths.map(|path| Want {
+        path,
+        access,
+        scope: Scope::Object,
+    }))?;
+    if host.tree().is_member(DIRS[1], FILE) != is_linked {
+        return Ok(());
+    }
+    if host.enter(thread, &[DIRS[1], FILE], access) {
+        let path = paths[2].to_vec();
+        let link = Some(!is_linked);
+        host.leave(thread, vec![Change { path, link }]);
+        host.ship(FILE);
+    }
+    Ok(())
+}
