@@ -26,9 +26,9 @@
 //! The requests of a lock wait in the order of their arrival. A request is granted when it is
 //! compatible with all other holders and with all earlier requests. While it is compatible with the
 //! earlier requests, the service revokes holders that are in its way, down to the strongest mode that
-//! lets the request pass. Requests of one client do not exclude each other. So nobody starves. A holder of a hierarchical lock that is revoked to an
-//! intent requests explicit locks for the descendants in use first, and lowers its lock when it has
-//! them (de-escalation).
+//! lets the request pass. Requests of one client do not exclude each other. So nobody starves. A holder
+//! of a hierarchical lock that is revoked to an intent requests explicit locks for the descendants in
+//! use first, and lowers its lock when it has them (de-escalation).
 //!
 //! # Order of threads
 //! A thread that locks one object requests the locks of its path from the root down. Requests in this
