@@ -29,7 +29,7 @@ pub(crate) fn run(code: i32, args: &[&str]) -> Output {
 /// As [`run`], for a command that is set up already.
 pub(crate) fn finish(code: i32, command: &mut Command) -> Output {
     let output = command.output().expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = stderr(&output);
     assert_eq!(output.status.code(), Some(code), "{command:?}: {said}");
     output
 }
@@ -61,7 +61,9 @@ pub(crate) fn alone(name: &str, test: impl FnOnce()) {
         return test();
     }
     let mut own = Command::new(env::current_exe().unwrap());
-    let output = finish(0, own.args(["--exact", name]).env(ALONE, "1"));
+    // Without capture the reason of a failure is on standard error.
+    let own = own.args(["--exact", "--nocapture", name]).env(ALONE, "1");
+    let output = finish(0, own);
     assert!(
         stdout(&output).contains("1 passed"),
         "there is no test {name}"
