@@ -10,20 +10,26 @@
 //! # No deadlock
 //! The kernel's lookup of an inode waits for a running eviction. The eviction may wait for writes of
 //! pages, which need a thread that serves requests. Therefore another thread asks the kernel, and a
-//! `statfs` stops waiting after [`PATIENCE`]. It then counts inodes without a FORGET as used.
+//! `statfs` stops waiting after [`PATIENCE`]. It then counts inodes without a FORGET as used. While a
+//! FORGET is being processed there is no deadlock, and a large file takes its time: the wait goes on, up
+//! to [`LIMIT`].
 
 use crate::ops::Ops;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use vfs::Ino;
 
-/// Longest time that a `statfs` waits: long enough for the disk to be busy. All of it passes
-/// only if every thread that serves waits here, or the kernel waits for one.
+/// Longest time that a `statfs` waits for the next FORGET: long enough for the disk to be busy. All of it
+/// passes only if every thread that serves waits here, or the kernel waits for one.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Longest time that a `statfs` waits while a FORGET is being processed.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Time between checks of the inodes that are still referenced.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -42,6 +48,40 @@ pub(crate) struct Dropped {
     /// the inode was there.
     device: Mutex<Option<OwnedFd>>,
     questions: OnceLock<Sender<Question>>,
+    /// Messages FORGET that are being processed.
+    forgetting: AtomicUsize,
+}
+
+/// The time for which a `statfs` waits.
+struct Wait {
+    begin: Instant,
+    until: Instant,
+}
+
+impl Wait {
+    fn begin(now: Instant) -> Self {
+        Self {
+            begin: now,
+            until: now + PATIENCE,
+        }
+    }
+
+    /// Whether to wait further. `is_forgetting`: a FORGET is being processed.
+    fn goes_on(&mut self, now: Instant, is_forgetting: bool) -> bool {
+        if is_forgetting {
+            self.until = (now + PATIENCE).min(self.begin + LIMIT);
+        }
+        now < self.until
+    }
+}
+
+/// A FORGET that is being processed.
+pub(crate) struct Forgetting<'d>(&'d Dropped);
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        self.0.forgetting.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Dropped {
@@ -50,17 +90,24 @@ impl Dropped {
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
     }
 
+    /// Notes that a FORGET is being processed, until the result is dropped.
+    pub(crate) fn forgetting(&self) -> Forgetting<'_> {
+        self.forgetting.fetch_add(1, Ordering::SeqCst);
+        Forgetting(self)
+    }
+
     /// Waits until the inodes are given back that the kernel has dropped.
     pub(crate) fn wait(&self, ops: &Ops) {
         let nameless = ops.nameless();
         if nameless.is_empty() {
             return;
         }
-        let until = Instant::now() + PATIENCE;
-        let Some(mut dropped) = self.dropped(nameless, until) else {
+        let mut wait = Wait::begin(Instant::now());
+        let Some(mut dropped) = self.dropped(nameless, wait.until) else {
             return;
         };
-        while !dropped.is_empty() && Instant::now() < until {
+        let is_forgetting = || self.forgetting.load(Ordering::SeqCst) > 0;
+        while !dropped.is_empty() && wait.goes_on(Instant::now(), is_forgetting()) {
             thread::sleep(PAUSE);
             let left: HashSet<Ino> = ops.nameless().into_iter().collect();
             dropped.retain(|ino| left.contains(ino));
@@ -116,4 +163,39 @@ fn invalidation(ino: Ino) -> [u8; MESSAGE_BYTES] {
     message[16..24].copy_from_slice(&ino.0.to_ne_bytes());
     message[24..32].copy_from_slice(&(-1i64).to_ne_bytes());
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Removing a large file from a busy disk takes longer than the patience for the next message.
+    #[test]
+    fn a_wait_goes_on_while_a_forget_is_processed() {
+        let begin = Instant::now();
+        let after = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut wait = Wait::begin(begin);
+        assert!(wait.goes_on(begin, false) && !wait.goes_on(after(1), false));
+        let mut wait = Wait::begin(begin);
+        for second in 0..LIMIT.as_secs() {
+            assert!(wait.goes_on(after(second), true), "{second} s");
+        }
+        assert!(!wait.goes_on(after(LIMIT.as_secs()), true));
+        // The patience for the next message begins again.
+        let mut wait = Wait::begin(begin);
+        assert!(wait.goes_on(after(5), true));
+        assert!(wait.goes_on(after(5) + PATIENCE / 2, false) && !wait.goes_on(after(7), false));
+    }
+
+    #[test]
+    fn forgets_count_while_they_are_processed() {
+        let dropped = Dropped::default();
+        let count = || dropped.forgetting.load(Ordering::SeqCst);
+        let (first, second) = (dropped.forgetting(), dropped.forgetting());
+        assert_eq!(count(), 2);
+        drop(first);
+        assert_eq!(count(), 1);
+        drop(second);
+        assert_eq!(count(), 0);
+    }
 }

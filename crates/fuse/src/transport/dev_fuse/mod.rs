@@ -184,6 +184,7 @@ impl Filesystem for DevFuse {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        let _forgetting = self.dropped.forgetting();
         self.written.forget(ino.0, nlookup);
         self.ops.forget(ino.0, nlookup);
     }
