@@ -9,6 +9,10 @@ medium::seeded_bugs! {
     ReclaimBeforeHome,
     /// A page that a transaction has freed is used again by the same transaction.
     ReuseAtOnce,
+    /// No fence after the number of an epoch.
+    NoEpochFence,
+    /// Contents of files are not durable before the record that shows them.
+    ContentsNotFenced,
     /// A recovery truncates the log before the words of its records are durable.
     ReplayNotFenced,
     /// A roll-back keeps the words of what it rolls back.

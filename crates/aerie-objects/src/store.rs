@@ -10,7 +10,7 @@ use crate::reserve::Reserve;
 use crate::space::Space;
 use crate::superblock::Superblock;
 use crate::transaction::Transaction;
-use medium::{Pmem, Rule};
+use medium::Pmem;
 use parking_lot::Mutex;
 use vfs::check::Report;
 
@@ -95,31 +95,24 @@ impl<P: Pmem> Store<P> {
     }
 
     /// Reserves pages and headers, as many as there are of the wanted ones.
-    ///
-    /// # Errors
-    /// Errors of the memory.
-    pub fn reserve(&self, pages: usize, headers: usize) -> Result<Reserve> {
+    pub fn reserve(&self, pages: usize, headers: usize) -> Reserve {
         let mut reserve = Reserve::default();
         let mut space = self.space.lock();
-        let mut is_new = false;
         while reserve.headers.len() < headers {
             match space.take_header() {
                 Some(header) => drop(reserve.headers.insert(header)),
                 None => {
                     let Some(page) = space.take_page() else { break };
-                    // Its headers are free before one of them can be used.
+                    // Readers find free headers. After a crash nothing leads to them, and all words
+                    // of one that is used come from a record: no fence.
                     self.memory.store_nt(page, &[0; PAGE as usize]);
                     space.add_headers(page);
-                    is_new = true;
                 }
             }
         }
-        if is_new {
-            self.memory.fence(Rule::InitialiseBeforePoint)?;
-        }
         let taken = (0..pages).map_while(|_| space.take_page());
         reserve.pages.extend(taken);
-        Ok(reserve)
+        reserve
     }
 
     /// Frees what is reserved.

@@ -283,7 +283,8 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         for page in self.fresh.keys() {
             self.memory.flush(*page, PAGE);
         }
-        let is_needed = !self.fresh.is_empty() || self.has_contents;
+        let has_contents = self.has_contents && !hit(Bug::ContentsNotFenced);
+        let is_needed = !self.fresh.is_empty() || has_contents;
         if is_needed && !hit(Bug::NoInitFence) {
             self.memory.fence(Rule::InitialiseBeforePoint)?;
         }

@@ -1,7 +1,8 @@
 //! Every crash state of a few transactions, in both models of memory, and the seeded bugs.
 
+use crate::layout::at;
 use crate::seeded::{Bug, arm, fired};
-use crate::{Kind, ObjectId, Store, Transaction, check, list_all};
+use crate::{Kind, Load, ObjectId, Store, Transaction, check, list_all};
 use crash::program::{Memory, Program, explore};
 use crash::{Options, PersistModel};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,10 +25,15 @@ enum Step {
     Cut(u8, u64),
     /// Adds many names, so that the collection grows, within the collection of this name.
     Many(u8, u64),
+    /// Stores contents in the first page of a file, and shows them by a word of the file.
+    Show(u8),
     /// Makes a file with a page, and undoes that.
     Undone(u8),
 }
-use Step::{Collection, Cut, File, Link, Many, Page, Remove, Undone};
+use Step::{Collection, Cut, File, Link, Many, Page, Remove, Show, Undone};
+
+/// Contents that a file shows.
+const SHOWN: u64 = 0x1234_5678_9abc_def0;
 
 /// Transactions in sequence.
 struct Steps {
@@ -79,6 +85,12 @@ fn step(tx: &mut Transaction<'_, Memory>, step: Step) -> crate::Result<()> {
                 tx.add(collection, &key.to_le_bytes(), object)?;
             }
         }
+        Show(n) => {
+            let file = find(tx, n)?;
+            let page = crate::page(tx, file, 0)?.expect("the file has a page");
+            tx.store_contents(page, &SHOWN.to_le_bytes());
+            tx.set_own(file, 1, 1)?;
+        }
         Undone(n) => {
             let mark = tx.mark();
             step_all(tx, &[File(n), Page(n, 600)])?;
@@ -108,6 +120,10 @@ fn contents(memory: &Memory, store: &Store<Memory>) -> crate::Result<String> {
                 Kind::Collection => crate::entries(memory, object)?,
             };
             let own = crate::own(memory, object, 0)?;
+            if crate::own(memory, object, 1)? == 1 {
+                let page = crate::page(memory, object, 0)?.unwrap_or(0);
+                text += &format!("{:#x}\n", Load::load(memory, page)?);
+            }
             let pages = [0, 1, 600].map(|index| page_of(memory, object, index));
             let members = crate::members(memory, object)?;
             text += &format!("{:?} {own} {size} {members} {pages:?}\n", entry.key);
@@ -117,6 +133,18 @@ fn contents(memory: &Memory, store: &Store<Memory>) -> crate::Result<String> {
         }
     }
     Ok(text)
+}
+
+/// Demands that all objects are of an earlier epoch, so that no new one can have their generation.
+fn old_generations(memory: &Memory, store: &Store<Memory>) -> Result<(), String> {
+    let epoch = memory.load(at::EPOCH).map_err(text)?;
+    for entry in list_all(&**memory, store.root(), store.seed()).map_err(text)? {
+        let generation = crate::generation(memory, entry.object).map_err(text)?;
+        if generation >> 32 >= epoch {
+            return Err(format!("{} is of the present epoch", entry.object));
+        }
+    }
+    Ok(())
 }
 
 fn page_of(memory: &Memory, object: ObjectId, index: u64) -> Option<bool> {
@@ -161,8 +189,9 @@ impl Program for Steps {
     }
 
     fn run(&self, memory: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
-        let store = Store::open(memory).map_err(text)?;
         for (n, steps) in self.transactions.iter().enumerate() {
+            // Each in an epoch of its own.
+            let store = Store::open(memory.clone()).map_err(text)?;
             let mut tx = store.begin().map_err(text)?;
             step_all(&mut tx, steps).map_err(text)?;
             tx.commit().map_err(text)?;
@@ -181,6 +210,7 @@ impl Program for Steps {
         if let Some(finding) = report.findings.first() {
             return Err(finding.to_string());
         }
+        old_generations(memory, store)?;
         let done = marks.last().map_or(0, |done| *done as usize);
         let found = contents(memory, store).map_err(text)?;
         let mut allowed = self.contents.iter().skip(done).take(2);
@@ -219,6 +249,9 @@ fn programs() -> [Steps; 2] {
             &[File(1), Page(1, 0), Collection(2)],
             &[Page(1, 600), Link(1, 3), Undone(4)],
             &[Remove(1), Cut(3, 1), File(5), Page(5, 0)],
+            &[Show(5)],
+            // Without a new page.
+            &[File(6)],
             &[Remove(3), Remove(2), Page(5, 1)],
         ]),
         // Buckets that overflow, and a table that grows.

@@ -42,7 +42,7 @@ proptest! {
         tx.add(store.root(), b"file", file).unwrap();
         tx.set_size(file, 1 << 47).unwrap();
         tx.commit().unwrap();
-        let mut reserve = store.reserve(60, 0).unwrap();
+        let mut reserve = store.reserve(60, 0);
         let mut map = BTreeMap::new();
         for part in ops.split_inclusive(|op| matches!(op, Op::Commit)) {
             let mut tx = store.begin().unwrap();

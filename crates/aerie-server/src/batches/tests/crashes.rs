@@ -58,7 +58,7 @@ impl World {
     /// Opens the store. The reserve is the same each time.
     fn open(memory: Memory) -> Result<Self, String> {
         let store = Store::open(memory).map_err(text)?;
-        let reserve = store.reserve(8, 8).map_err(text)?;
+        let reserve = store.reserve(8, 8);
         let objects = [Kind::MFile, Kind::Collection].map(|kind| {
             let mut objects: Vec<_> = reserve.objects(kind).collect();
             objects.sort();

@@ -41,7 +41,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let store = empty(1 << 19);
         let root = store.root();
-        let mut reserve = store.reserve(6, 12).unwrap();
+        let mut reserve = store.reserve(6, 12);
         let mut dirs: Vec<_> = reserve.objects(Kind::Collection).collect();
         let mut files: Vec<_> = reserve.objects(Kind::MFile).collect();
         let mut free: Vec<_> = reserve.pages().collect();

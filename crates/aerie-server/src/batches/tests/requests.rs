@@ -24,7 +24,7 @@ impl World {
     /// `/a`, `/a/b`, `/a/file` of two pages and `/other`.
     fn new() -> Self {
         let store = empty(1 << 20);
-        let reserve = store.reserve(20, 20).unwrap();
+        let reserve = store.reserve(20, 20);
         let root = store.root();
         let mut dirs: Vec<_> = reserve.objects(Kind::Collection).collect();
         let mut files: Vec<_> = reserve.objects(Kind::MFile).collect();
@@ -414,7 +414,7 @@ fn a_batch_larger_than_the_log_is_applied_in_parts() {
     let root = world.store.root();
     // The log of this store takes about 8,000 words, and each of these operations some twenty.
     for round in 0..30 {
-        let more = world.store.reserve(0, 100).unwrap();
+        let more = world.store.reserve(0, 100);
         let mut files: Vec<_> = more.objects(Kind::MFile).collect();
         files.sort();
         world.reserve.append(more);
