@@ -3,7 +3,7 @@
 use crate::data::{cut, grow};
 use crate::error::{Res, damaged};
 use crate::fs::{Pxfs, key};
-use crate::inode::{Inode, SIZE_MAX};
+use crate::inode::{ATIME, Inode, SIZE_MAX};
 use aerie_objects::{Kind, PAGE, lookup, page};
 use medium::Pmem;
 use vfs::xattr_block::{decode, encode};
@@ -45,15 +45,14 @@ impl<P: Pmem> Pxfs<P> {
     }
 
     /// Updates the access time after a read, if it is due.
-    pub(crate) fn accessed(&self, cx: &Ctx, mut inode: Inode) {
+    pub(crate) fn accessed(&self, cx: &Ctx, inode: Inode) {
         let now = self.clock.now();
         if cx.noatime || self.atime == Atime::Never || !self.atime.is_due(&inode.attr, now) {
             return;
         }
         let _gate = self.gate.write();
-        inode.attr.atime = now;
-        // Nobody waits for it: the read is done.
-        if let Err(fault) = self.change(|tx| Ok(tx.set_own(inode.object, 3, now.0 as u64)?)) {
+        // This word only: the other attributes may have changed since the read.
+        if let Err(fault) = self.change(|tx| Ok(tx.set_own(inode.object, ATIME, now.0 as u64)?)) {
             tracing::warn!(
                 "the access time of {} is not updated: {fault:?}",
                 inode.object

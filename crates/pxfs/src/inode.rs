@@ -12,6 +12,9 @@ use aerie_objects::{Kind, Load, ObjectId, PAGE, Superblock, Transaction};
 use medium::Pmem;
 use vfs::{Attr, FileFlags, FileType, Ino, Timestamp};
 
+/// The number of the word with the time of the last access.
+pub(crate) const ATIME: u64 = 3;
+
 /// Largest file in bytes: what a tree of pages can hold.
 pub(crate) const SIZE_MAX: u64 = 1 << 48;
 
@@ -75,7 +78,7 @@ impl Inode {
             size,
             blocks: pages * (PAGE / 512),
             blksize: PAGE as u32,
-            atime: time(3)?,
+            atime: time(ATIME)?,
             mtime: time(4)?,
             ctime: time(5)?,
             flags: FileFlags::empty(),
