@@ -24,18 +24,18 @@ pub mod at {
     pub const LOG: u64 = 24;
     /// Bytes of the redo log.
     pub const LOG_BYTES: u64 = 32;
-    /// Seed of the hash of keys.
-    pub const SEED: u64 = 40;
+    /// UUID (16 bytes).
+    pub const UUID: u64 = 40;
     /// The root collection.
-    pub const ROOT: u64 = 48;
+    pub const ROOT: u64 = 56;
     /// The collection of objects without a name that are in use.
-    pub const OPEN: u64 = 56;
+    pub const OPEN: u64 = 64;
     /// The collection of files with extended attributes of objects.
-    pub const ATTRIBUTES: u64 = 64;
-    /// CRC-32 of the 72 bytes before it.
-    pub const CRC: u64 = 72;
+    pub const ATTRIBUTES: u64 = 72;
+    /// CRC-32 of the 80 bytes before it.
+    pub const CRC: u64 = 80;
     /// Number of times that the store was opened for changes.
-    pub const EPOCH: u64 = 80;
+    pub const EPOCH: u64 = 88;
 }
 
 /// Words of the header of an object, by their number.

@@ -64,5 +64,5 @@ pub use reading::object::{generation, is_inside, members, own, pages, parent, si
 pub use reading::tree::{next_page, page};
 pub use reserve::Reserve;
 pub use store::Store;
-pub use superblock::{Superblock, format};
+pub use superblock::{Superblock, format, format_with};
 pub use transaction::{Mark, Transaction};

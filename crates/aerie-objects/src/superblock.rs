@@ -16,7 +16,9 @@ pub struct Superblock {
     pub log: u64,
     /// Bytes of the redo log.
     pub log_bytes: u64,
-    /// Seed of the hash of keys.
+    /// The UUID, its bytes as a little-endian number.
+    pub uuid: u128,
+    /// Seed of the hash of keys: the lower half of the UUID.
     pub seed: u64,
     /// The root collection.
     pub root: ObjectId,
@@ -52,11 +54,14 @@ impl Superblock {
         let (Some(root), Some(open), Some(attributes)) = ids else {
             return wrong("it has no root".into());
         };
+        let uuid = [word(at::UUID)?, word(at::UUID + 8)?].map(u128::from);
+        let uuid = uuid[0] | uuid[1] << 64;
         let found = Self {
             bytes: word(at::BYTES)?,
             log: word(at::LOG)?,
             log_bytes: word(at::LOG_BYTES)?,
-            seed: word(at::SEED)?,
+            uuid,
+            seed: uuid as u64,
             root,
             open,
             attributes,
@@ -97,11 +102,19 @@ fn crc<P: Pmem + ?Sized>(memory: &P) -> Result<u64> {
     Ok(crc32fast::hash(&bytes).into())
 }
 
-/// Makes an empty store that takes the whole memory. `seed` should be random.
+/// Makes an empty store that takes the whole memory. `uuid` should be random.
 ///
 /// # Errors
 /// [`Error::NotAStore`] if the memory is too small, and errors of the memory.
-pub fn format<P: Pmem>(memory: &P, seed: u64) -> Result<()> {
+pub fn format<P: Pmem>(memory: &P, uuid: u128) -> Result<()> {
+    format_with(memory, uuid, &[])
+}
+
+/// [`format`] with a root collection whose first own words are these.
+///
+/// # Errors
+/// As [`format`].
+pub fn format_with<P: Pmem>(memory: &P, uuid: u128, root_words: &[u64]) -> Result<()> {
     let bytes = memory.len() / PAGE * PAGE;
     if bytes < MIN_PAGES * PAGE {
         let least = MIN_PAGES * PAGE;
@@ -125,12 +138,17 @@ pub fn format<P: Pmem>(memory: &P, seed: u64) -> Result<()> {
         memory.store_word(object.header() + header::MEMBERS * 8, 1);
         memory.flush(object.header(), HEADER_BYTES);
     }
+    for (n, word) in (0..header::OWN_WORDS).zip(root_words) {
+        memory.store_word(root.header() + (header::OWN + n) * 8, *word);
+    }
+    memory.flush(root.header(), HEADER_BYTES);
     let words = [
         (at::VERSION, VERSION),
         (at::BYTES, bytes),
         (at::LOG, PAGE),
         (at::LOG_BYTES, log_bytes),
-        (at::SEED, seed),
+        (at::UUID, uuid as u64),
+        (at::UUID + 8, (uuid >> 64) as u64),
         (at::ROOT, root.to_bits()),
         (at::OPEN, open.to_bits()),
         (at::ATTRIBUTES, attributes.to_bits()),

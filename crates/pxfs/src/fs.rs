@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use vfs::{Atime, Attr, Clock, Ctx, Errno, FileType, Ino, NewNode, Timestamp, perm};
+use vfs::{Atime, Attr, Clock, Ctx, Errno, Ino, NewNode, Timestamp, perm};
 
 /// A file system on a store. The calls are in the modules of their kinds.
 pub struct Pxfs<P> {
@@ -20,25 +20,6 @@ pub struct Pxfs<P> {
     pub(crate) nameable: Mutex<HashSet<ObjectId>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) atime: Atime,
-}
-
-/// Makes an empty file system that takes the whole memory. `seed` should be random. The root directory
-/// belongs to the super-user, has mode 0755 and was made at time 0.
-///
-/// # Errors
-/// The memory is too small or fails.
-pub fn mkfs<P: Pmem + Clone>(memory: &P, seed: u64) -> aerie_objects::Result<()> {
-    aerie_objects::format(memory, seed)?;
-    let store = Store::open(memory.clone())?;
-    let mut tx = store.begin()?;
-    let root = store.root();
-    for (n, word) in [
-        (0, u64::from(FileType::Directory.mode_bits() | 0o755)),
-        (2, 2),
-    ] {
-        tx.set_own(root, n, word)?;
-    }
-    tx.commit()
 }
 
 impl<P: Pmem + Clone> Pxfs<P> {

@@ -34,6 +34,11 @@ pub(crate) fn object(superblock: &Superblock, ino: Ino) -> Option<ObjectId> {
     }
 }
 
+/// A word of two halves.
+pub(crate) fn halves(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
 /// An object with its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inode {
@@ -94,7 +99,6 @@ impl Inode {
     /// Stores the attributes, as a part of a transaction. The size is stored by itself.
     pub(crate) fn store<P: Pmem>(&self, tx: &mut Transaction<'_, P>) -> Res<()> {
         let attr = &self.attr;
-        let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let words = [
             halves(attr.mode(), attr.rdev),
             halves(attr.uid, attr.gid),

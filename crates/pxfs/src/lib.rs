@@ -19,11 +19,13 @@ mod data;
 mod error;
 mod fs;
 mod inode;
+mod mkfs;
 mod names;
 mod system;
 #[cfg(test)]
 mod tests;
 
 pub use calls::guarantees;
-pub use fs::{Pxfs, mkfs};
+pub use fs::Pxfs;
+pub use mkfs::{MkfsOptions, mkfs};
 pub use system::PxfsSystem;

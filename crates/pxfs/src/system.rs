@@ -1,6 +1,6 @@
 //! PXFS for harnesses: the explorer and the tests.
 
-use crate::{Pxfs, mkfs};
+use crate::{MkfsOptions, Pxfs, mkfs};
 use aerie_objects::{PAGE, check};
 use medium::Pmem;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl System<dyn Pmem> for PxfsSystem {
     }
 
     fn format(&self, memory: &dyn Pmem) -> Result<(), String> {
-        mkfs(&memory, 1).map_err(|error| error.to_string())
+        mkfs(&memory, &MkfsOptions::default()).map_err(|error| error.to_string())
     }
 
     fn open(

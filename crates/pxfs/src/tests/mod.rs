@@ -1,7 +1,7 @@
 //! PXFS against the model: the same scripts. After each call every result and the visible state are
 //! compared, the checker finds nothing, and a new mount sees the same.
 
-use crate::{Pxfs, mkfs};
+use crate::{MkfsOptions, Pxfs, mkfs};
 use medium::MemoryPmem;
 use oracle::ModelFs;
 use oracle::script::{Script, State, generate, run_op, shrink};
@@ -22,7 +22,7 @@ fn open(memory: &Memory) -> Pxfs<Memory> {
 /// difference.
 fn difference(script: &Script, period: usize) -> Option<String> {
     let memory = Arc::new(MemoryPmem::new(IMAGE));
-    mkfs(&memory, 3).unwrap();
+    mkfs(&memory, &MkfsOptions::default()).unwrap();
     let fs = open(&memory);
     let model = ModelFs::new(oracle::ModelOptions::default());
     let (mut here, mut there) = (State::default(), State::default());
