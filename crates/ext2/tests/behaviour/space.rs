@@ -45,6 +45,24 @@ fn blocks_of_a_removed_file_are_free_at_once() {
     }
 }
 
+/// A block of data has no copy in the log, and needs no revoke. Their number is not bounded by the size of
+/// the log.
+#[test]
+fn a_large_file_can_be_made_and_removed_again_and_again() {
+    for mode in [Mode::JournalMetadata, Mode::JournalOrdered, Mode::Journal] {
+        let mounted = mounted(mode);
+        let (fs, cx) = (mounted.file_system(), Ctx::root());
+        let blocks = fs.statfs().unwrap().blocks_free - 64;
+        for _ in 0..4 {
+            let ino = file(&mounted, b"large", blocks);
+            fs.fsync(&cx, ino, false).unwrap();
+            fs.unlink(&cx, Ino::ROOT, b"large").unwrap();
+            fs.forget(ino, 1);
+            fs.fsyncdir(&cx, Ino::ROOT, false).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_write_waits_for_blocks_that_are_being_freed() {
     for mode in [Mode::SoftUpdates, Mode::JournalMetadata] {

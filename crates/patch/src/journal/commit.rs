@@ -80,10 +80,17 @@ impl Shared {
         let wait = running.wait;
         let log = &mut state.log;
         let mut revoked = freed.clone();
-        revoked.retain(|lba| log.marks.contains_key(lba));
+        // Only copies need a revoke, of which the log has a bounded number (J5). A block that an older
+        // transaction has freed has no copy since.
+        revoked.retain(|lba| matches!(log.marks.get(lba), Some(Mark::Logged(_))));
         if hit(Bug::NoRevoke) {
             revoked.clear();
         }
+        debug_assert!(
+            revoked.len() <= self.revoke_blocks as usize * self.codec.revokes_per_block(),
+            "J5: revokes of {} blocks",
+            revoked.len()
+        );
         let homes: Vec<u64> = revoked.iter().map(|lba| lba.0).collect();
         for homes in homes.chunks(self.codec.revokes_per_block()) {
             let block = self.codec.revoke(sequence, homes);
