@@ -63,6 +63,6 @@ pub use reading::collection::{Listed, entries, list, lookup};
 pub use reading::object::{generation, is_inside, members, own, pages, parent, size, stable};
 pub use reading::tree::{next_page, page};
 pub use reserve::Reserve;
-pub use store::Store;
+pub use store::{Store, recover};
 pub use superblock::{Superblock, format, format_with};
 pub use transaction::{Mark, Transaction};

@@ -13,6 +13,19 @@ use crate::transaction::Transaction;
 use medium::Pmem;
 use parking_lot::Mutex;
 use vfs::check::Report;
+use wordlog::Unrecovered;
+
+/// Replays the log of a store, for a look at it without [`Store::open`]. Returns whether it had records.
+///
+/// # Errors
+/// As [`Store::open`], but for [`Error::Damaged`].
+pub fn recover<P: Pmem + Clone>(memory: &P) -> Result<bool> {
+    let superblock = Superblock::load(memory)?;
+    let mut words = Vec::new();
+    let first = Unrecovered::open(memory.clone(), superblock.log)?.next(&mut words)?;
+    replay(memory, &superblock)?;
+    Ok(first.is_some())
+}
 
 /// A store of objects, open for changes. Only one may be open on a memory.
 pub struct Store<P> {

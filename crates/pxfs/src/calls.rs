@@ -130,7 +130,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn audit(&self) -> Vec<Finding> {
-        let report = aerie_objects::check(self.store.memory());
+        let report = crate::check(self.store.memory());
         let mut findings = report.findings;
         let known = self.store.free_pages();
         match aerie_objects::free_pages(self.store.memory()) {

@@ -7,15 +7,18 @@
 //!   it or nothing, and calls become durable in their order. A write of more than 2 MiB is several.
 //! - **P2** A file that was removed while it was open is gone after a crash.
 //!
-//! Directories are collections, all other nodes mFiles; the target of a symbolic link is its contents. The
-//! module `inode` defines the words of an object that hold its attributes. Extended attributes are in an
-//! mFile of a collection of their own, under the id of their object.
+//! The bytes are in `format.md`, with numbered invariants, which [`check`] verifies.
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod attrs;
 mod calls;
+mod check;
 mod data;
+#[cfg(feature = "engine")]
+mod dump;
+#[cfg(feature = "engine")]
+mod engine;
 mod error;
 mod fs;
 mod inode;
@@ -26,6 +29,9 @@ mod system;
 mod tests;
 
 pub use calls::guarantees;
+pub use check::check;
+#[cfg(feature = "engine")]
+pub use engine::PxfsEngine;
 pub use fs::Pxfs;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use system::PxfsSystem;

@@ -1,7 +1,7 @@
 //! PXFS for harnesses: the explorer and the tests.
 
-use crate::{MkfsOptions, Pxfs, mkfs};
-use aerie_objects::{PAGE, check};
+use crate::{MkfsOptions, Pxfs, check, mkfs};
+use aerie_objects::PAGE;
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::check::Report;
@@ -34,6 +34,6 @@ impl System<dyn Pmem> for PxfsSystem {
     }
 
     fn check(&self, memory: &dyn Pmem) -> Report {
-        check(memory)
+        check(&memory)
     }
 }

@@ -3,6 +3,7 @@
 //! - [`FileSystem`]: the inode-based trait that front ends call.
 //! - [`System`]: makes, opens and checks an engine, for harnesses.
 //! - [`Guarantees`]: the promises of a file system about crashes, as a value.
+//! - [`FileSystemLayer`], [`ReadOnly`]: file systems that stand on another one.
 //! - [`ChangeOrder`]: order between sets of changes, without durability.
 //! - [`perm`]: permissions and ownership, as Linux has them.
 //! - [`check`]: reports of checkers, by invariant.
@@ -37,6 +38,7 @@ mod layer;
 mod new_node;
 mod order;
 pub mod perm;
+mod read_only;
 mod system;
 mod types;
 pub mod xattr_block;
@@ -52,6 +54,7 @@ pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
 pub use layer::FileSystemLayer;
 pub use new_node::NewNode;
 pub use order::{ChangeOrder, SetId, Sets};
+pub use read_only::ReadOnly;
 pub use rustix::io::Errno;
 pub use system::{BlockSystem, DrawnWrite, Still, System};
 pub use types::*;

@@ -37,7 +37,7 @@ fn second_image(place: &Fixture) -> PathBuf {
 
 #[test]
 fn a_signal_leaves_the_mount_that_covers_the_servers_own() {
-    for engine in ["bpfs", "soupfs", "ext2"] {
+    for engine in ["bpfs", "soupfs", "pxfs", "ext2"] {
         let place = Fixture::new();
         let image = place.image_str();
         run(0, &["mkfs", "--type", engine, "--size", "16M", image]);

@@ -38,7 +38,7 @@ fn crash_test_reports_in_json() {
     run(2, &["crash", "replay", "nonsense"]);
     let unknown = stderr(&run(2, &["crash", "test", "--type", "model"]));
     assert!(
-        unknown.contains("'model'") && unknown.contains("use bpfs, soupfs, ext2, memory"),
+        unknown.contains("'model'") && unknown.contains("use bpfs, soupfs, pxfs, ext2, memory"),
         "{unknown}"
     );
 }
@@ -49,7 +49,7 @@ fn crash_test_explores_a_script_of_the_users() {
     let script = place.path("script");
     fs::write(&script, "mkdir d 755\ncreate d/f 644 # a file\nfsync d/f\n").unwrap();
     let script = script.to_str().unwrap();
-    for file_system in ["bpfs", "soupfs", "ext2"] {
+    for file_system in ["bpfs", "soupfs", "pxfs", "ext2"] {
         let args = [
             "crash",
             "test",

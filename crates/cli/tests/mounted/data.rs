@@ -32,8 +32,11 @@ fn pattern(len: usize) -> Vec<u8> {
 fn an_unlinked_file_lives_until_it_is_closed() {
     on_each_engine(|dir| {
         let free = || statvfs(dir).unwrap().f_bfree;
-        // The directory keeps the block of its first name.
+        // The directory keeps the block of its first name, and so may a list of files without one.
         fs::write(dir.join("other"), "").unwrap();
+        let nameless = read_write(&dir.join("nameless"));
+        fs::remove_file(dir.join("nameless")).unwrap();
+        drop(nameless);
         let before = free();
         let path = dir.join("file");
         let mut file = read_write(&path);

@@ -573,7 +573,7 @@ fn wrong_requests_are_named() {
         (["-o", "sync"], "durable at fsync only"),
         (
             ["-o", "durability=msync"],
-            "is for bpfs, soupfs, not for ext2",
+            "is for bpfs, soupfs, pxfs, not for ext2",
         ),
         (["-o", "cache=1K"], "at least 4M"),
         (["--stack", "ext2"], "a stack reads"),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Every engine in whose mounts files can be made.
-pub(crate) const ENGINES: [&str; 4] = ["bpfs", "soupfs", "ext2", "model"];
+pub(crate) const ENGINES: [&str; 5] = ["bpfs", "soupfs", "pxfs", "ext2", "model"];
 
 /// Long enough for anything that is going to happen at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -272,7 +272,7 @@ pub(crate) fn on_mounts(engines: &[&str], options: &str, test: impl Fn(&Path)) {
         match engine {
             // Of these blocks the largest files are as large as the tests want.
             "ext2" => drop(run(0, &[&again[..], &["--block-size", "4096"]].concat())),
-            "soupfs" => drop(run(0, &again)),
+            "soupfs" | "pxfs" => drop(run(0, &again)),
             _ => {}
         }
         place.mount(&["--type", engine, "-o", options]);

@@ -143,7 +143,7 @@ fn o_noatime_leaves_the_access_time_of_a_listed_directory_alone() {
 
 #[test]
 fn a_file_handle_outlives_the_mount() {
-    for engine in ["bpfs", "soupfs", "ext2"] {
+    for engine in ["bpfs", "soupfs", "pxfs", "ext2"] {
         let place = Fixture::with_image();
         let again = ["mkfs", "--force", "--type", engine, place.image_str()];
         crate::fixture::run(0, &again);

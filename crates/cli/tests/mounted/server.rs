@@ -373,7 +373,7 @@ fn a_limit_to_the_length_of_files_is_an_error_and_does_not_kill() {
         shell.arg(env!("CARGO_BIN_EXE_selvedge")).args(args);
         shell
     };
-    for engine in ["bpfs", "soupfs", "ext2"] {
+    for engine in ["bpfs", "soupfs", "pxfs", "ext2"] {
         let place = Fixture::new();
         let mkfs = ["mkfs", "--type", engine, "--size", "16M", place.image_str()];
         let refused = stderr(&finish(1, &mut limited(&mkfs)));

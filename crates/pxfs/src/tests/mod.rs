@@ -1,6 +1,8 @@
 //! PXFS against the model: the same scripts. After each call every result and the visible state are
 //! compared, the checker finds nothing, and a new mount sees the same.
 
+mod damage;
+
 use crate::{MkfsOptions, Pxfs, mkfs};
 use medium::MemoryPmem;
 use oracle::ModelFs;

@@ -1,0 +1,315 @@
+//! PXFS for commands, benchmarks and the explorer's command line.
+
+use crate::{MkfsOptions, Pxfs, PxfsSystem, guarantees};
+use aerie_objects::layout::{MAGIC, MIN_PAGES, VERSION};
+use aerie_objects::{PAGE, Superblock};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use engine::memory::{MapArgs, Region, at_start, open_read_only};
+use engine::{
+    Checked, Engine, Error, Explored, Identity, Image, Info, Interposer, Magic, Marks,
+    MountRequest, Opened, Prepared, Replayed, Result, Scratch, ScratchKind, ScratchOptions,
+    Selection, Verb, size,
+};
+use medium::{EffectiveDurability, MapOptions, MappedPmem, Overlay, Pmem};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use vfs::{Atime, Clock, FileSystem, Guarantees, ReadOnly, SystemClock};
+
+/// The engine.
+pub struct PxfsEngine;
+
+/// Its name.
+const NAME: &str = "pxfs";
+const NO_MEDIUM: &str = "file system without a medium";
+
+/// Options of `mount`.
+#[derive(Args)]
+struct MountArgs {
+    #[command(flatten)]
+    map: MapArgs,
+}
+
+impl Engine for PxfsEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "PXFS, on persistent memory: files of Aerie; each call is durable when it returns, by a redo log"
+    }
+
+    fn magic(&self) -> Option<Magic> {
+        Some(Magic {
+            offset: 0,
+            bytes: &MAGIC,
+            name: "a PXFS file system",
+        })
+    }
+
+    fn guarantees(&self) -> Result<Vec<Guarantees>> {
+        Ok(vec![guarantees()])
+    }
+
+    fn options(&self, verb: Verb) -> Command {
+        let command = Command::new(self.name());
+        match verb {
+            Verb::Mount => MountArgs::augment_args(command),
+            Verb::Mkfs | Verb::Fsck | Verb::CrashTest | Verb::Graph => command,
+        }
+    }
+
+    fn min_bytes(&self) -> u64 {
+        MIN_PAGES * PAGE
+    }
+
+    fn mkfs(&self, image: &Image, identity: &Identity, _options: &ArgMatches) -> Result<String> {
+        let path = at_start(NAME, image)?;
+        let map = MapOptions {
+            over_idle_loops: image.over_idle_loops,
+            ..MapOptions::default()
+        };
+        let memory = MappedPmem::open(path, &map)?;
+        let options = MkfsOptions {
+            uuid: identity.uuid,
+            uid: identity.uid,
+            gid: identity.gid,
+            now: identity.now,
+        };
+        crate::mkfs(&memory, &options).map_err(|e| Error::about(path, e))?;
+        let made = probe(path, &memory)?;
+        let (bytes, uuid) = (size::display(made.bytes), uuid(&made));
+        Ok(format!("pxfs, {bytes}, UUID {uuid}"))
+    }
+
+    fn mount(
+        &self,
+        request: &MountRequest,
+        options: &ArgMatches,
+        between: Option<&mut dyn Interposer>,
+    ) -> Result<Prepared> {
+        let args = MountArgs::from_arg_matches(options).map_err(Error::new)?;
+        let path = at_start(NAME, &request.image)?.to_owned();
+        let memory = args.map.map(&path, request.read_only)?;
+        let superblock = probe(&path, &memory)?;
+        let effective = memory.durability();
+        let mut notes = vec![
+            "type: pxfs".to_owned(),
+            format!("durability: {effective}: {}", effective.describe()),
+        ];
+        let (region, note) = args.map.region(memory, between)?;
+        notes.extend(note);
+        let (read_only, atime) = (request.read_only, request.atime);
+        Ok(Prepared {
+            source: path.display().to_string(),
+            draws: false,
+            open: Box::new(move || {
+                let opened = match region {
+                    Region::Plain(memory) => open(*memory, read_only, atime),
+                    Region::Wrapped(memory) => open(memory, read_only, atime),
+                };
+                Ok(Opened {
+                    fs: opened.map_err(|e| Error::about(&path, e))?,
+                    durability: Some(effective),
+                    about: about(&superblock),
+                    stats: None,
+                    notes,
+                    close: Box::new(|| Ok(())),
+                    draw: None,
+                })
+            }),
+        })
+    }
+
+    fn check(&self, image: &Image, repair: bool, _options: &ArgMatches) -> Result<Checked> {
+        let path = at_start(NAME, image)?;
+        let about = |error: aerie_objects::Error| Error::about(path, error);
+        let (report, replayed) = match repair {
+            true => {
+                let memory = Arc::new(MappedPmem::open(path, &MapOptions::default())?);
+                must_be_store(path, &memory)?;
+                let is_replayed = aerie_objects::recover(&memory).map_err(about)?;
+                (
+                    crate::check(&memory),
+                    is_replayed.then_some(Replayed::InPlace),
+                )
+            }
+            false => {
+                let memory = Arc::new(Overlay::new(open_read_only(path)?));
+                must_be_store(path, &memory)?;
+                // A damaged superblock or log: the checker says more about it.
+                let is_replayed = aerie_objects::recover(&memory).unwrap_or(false);
+                (
+                    crate::check(&memory),
+                    is_replayed.then_some(Replayed::InMemory),
+                )
+            }
+        };
+        Ok(Checked {
+            replayed,
+            marks: Marks::default(),
+            reclaimed: false,
+            report,
+            leaks_go_by: "the next mount",
+        })
+    }
+
+    fn info(&self, image: &Image) -> Result<Info> {
+        let path = at_start(NAME, image)?;
+        let memory = open_read_only(path)?;
+        let durability = memory.durability();
+        let superblock = probe(path, &memory)?;
+        let inside = open(memory, true, Atime::Never).map_err(|error| error.to_string());
+        let inside = inside.and_then(|fs| fs.statfs().map_err(|errno| errno.to_string()));
+        Ok(described(path, &superblock, durability, inside))
+    }
+
+    fn dump(&self, image: &Image, what: &Selection, out: &mut dyn Write) -> Result<()> {
+        let path = at_start(NAME, image)?;
+        let memory = Arc::new(Overlay::new(open_read_only(path)?));
+        aerie_objects::recover(&memory).map_err(|e| Error::about(path, e))?;
+        crate::dump::dump(&memory, what, out).map_err(|e| Error::about(path, e))
+    }
+
+    fn subject(&self, _options: &ArgMatches) -> Result<Explored> {
+        Ok(Explored::Memory(Box::new(PxfsSystem)))
+    }
+
+    fn subjects(&self) -> Vec<Explored> {
+        vec![Explored::Memory(Box::new(PxfsSystem))]
+    }
+
+    fn scratch(&self) -> Option<ScratchKind> {
+        Some(ScratchKind::Memory)
+    }
+
+    fn fresh(&self, scratch: Scratch, options: &ScratchOptions<'_>) -> Result<Arc<dyn FileSystem>> {
+        let made = MkfsOptions {
+            now: options.made,
+            ..MkfsOptions::default()
+        };
+        match &scratch {
+            Scratch::Mapped(memory) => crate::mkfs(&**memory, &made),
+            Scratch::Shared(memory) => crate::mkfs(&**memory, &made),
+            Scratch::Any(memory) => crate::mkfs(memory, &made),
+            Scratch::Own => return Err(self.lacks(NO_MEDIUM)),
+        }
+        .map_err(Error::new)?;
+        self.reopen(scratch, options)
+    }
+
+    fn reopen(
+        &self,
+        scratch: Scratch,
+        options: &ScratchOptions<'_>,
+    ) -> Result<Arc<dyn FileSystem>> {
+        let (clock, atime) = (options.clock.clone(), options.atime);
+        match scratch {
+            Scratch::Mapped(memory) => writable(*memory, clock, atime),
+            Scratch::Shared(memory) => writable(memory, clock, atime),
+            Scratch::Any(memory) => writable(memory, clock, atime),
+            Scratch::Own => return Err(self.lacks(NO_MEDIUM)),
+        }
+        .map_err(Error::new)
+    }
+}
+
+type Opening = aerie_objects::Result<Arc<dyn FileSystem>>;
+
+/// Opens the file system. If it is read-only the memory is not changed, and recovery is done in ordinary
+/// memory.
+fn open<P: Pmem + 'static>(memory: P, read_only: bool, atime: Atime) -> Opening {
+    let clock = Arc::new(SystemClock);
+    if !read_only {
+        return writable(memory, clock, atime);
+    }
+    let memory = Arc::new(Overlay::new(memory));
+    let fs = Pxfs::open(memory, clock, Atime::Never)?;
+    Ok(Arc::new(ReadOnly(fs)))
+}
+
+fn writable<P: Pmem + 'static>(memory: P, clock: Arc<dyn Clock>, atime: Atime) -> Opening {
+    Ok(Arc::new(Pxfs::open(Arc::new(memory), clock, atime)?))
+}
+
+fn probe(path: &Path, memory: &MappedPmem) -> Result<Superblock> {
+    Superblock::load(memory).map_err(|e| Error::about(path, e))
+}
+
+/// A damaged store has the magic number. Without it, the file is not a store.
+fn must_be_store<P: Pmem>(path: &Path, memory: &P) -> Result<()> {
+    match memory.load(0) {
+        Ok(word) if word == u64::from_le_bytes(MAGIC) => Ok(()),
+        Ok(_) => Err(Error::about(
+            path,
+            "no PXFS file system: its magic is missing",
+        )),
+        Err(error) => Err(Error::about(path, error)),
+    }
+}
+
+fn uuid(superblock: &Superblock) -> String {
+    engine::uuid(&superblock.uuid.to_le_bytes())
+}
+
+/// The facts that `info` shows both of an image and of a mount.
+fn about(superblock: &Superblock) -> Map<String, Value> {
+    let about = [
+        ("type", json!(NAME)),
+        ("version", json!(VERSION)),
+        ("uuid", json!(uuid(superblock))),
+        ("size_bytes", json!(superblock.bytes)),
+        ("block_bytes", json!(PAGE)),
+        ("blocks", json!(superblock.bytes / PAGE)),
+        ("log_bytes", json!(superblock.log_bytes)),
+    ];
+    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
+    about.map(named).into_iter().collect()
+}
+
+/// Describes an image. `inside` holds what needs a mount, or the reason why it is missing.
+fn described(
+    path: &Path,
+    superblock: &Superblock,
+    durability: EffectiveDurability,
+    inside: std::result::Result<vfs::StatFs, String>,
+) -> Info {
+    let (bytes, pages) = (size::display(superblock.bytes), superblock.bytes / PAGE);
+    let mut lines = vec![
+        ("path", path.display().to_string()),
+        ("type", format!("pxfs, format version {VERSION}")),
+        ("UUID", uuid(superblock)),
+        ("size", format!("{bytes}, {pages} pages of {PAGE}")),
+        ("log", size::display(superblock.log_bytes)),
+    ];
+    let (space, trouble) = match inside {
+        Ok(space) => (Some(space), None),
+        Err(trouble) => (None, Some(trouble)),
+    };
+    if let Some(free) = space.as_ref().map(|space| space.blocks_free) {
+        lines.push((
+            "free",
+            format!("{}, {free} pages", size::display(free * PAGE)),
+        ));
+    }
+    let level = format!("a mount would use {durability}: {}", durability.describe());
+    lines.push(("durability", level));
+    lines.extend(trouble.clone().map(|trouble| ("trouble", trouble)));
+    let mut json = Map::from_iter([("path".to_owned(), json!(path))]);
+    json.extend(about(superblock));
+    for (name, value) in [
+        ("blocks_free", json!(space.as_ref().map(|s| s.blocks_free))),
+        ("inodes_free", json!(space.as_ref().map(|s| s.inodes_free))),
+        ("durability", json!(durability.to_string())),
+        ("durability_means", json!(durability.describe())),
+        ("guarantees", json!(guarantees())),
+        ("trouble", json!(trouble)),
+    ] {
+        json.insert(name.to_owned(), value);
+    }
+    Info {
+        lines,
+        json: Value::Object(json),
+    }
+}
