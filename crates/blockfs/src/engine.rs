@@ -123,6 +123,7 @@ impl MountArgs {
             source: path.display().to_string(),
             // A read-only mount has nothing that is not durable.
             draws: !request.read_only,
+            shared: false,
             open: Box::new(move || opened::<F>(&path, &stack, devices, &options)),
         })
     }

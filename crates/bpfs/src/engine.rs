@@ -151,6 +151,7 @@ impl Engine for BpfsEngine {
         Ok(Prepared {
             source: path.display().to_string(),
             draws: false,
+            shared: false,
             open: Box::new(move || {
                 let fs = open(region, mount).map_err(|e| Error::about(&path, e))?;
                 Ok(opened(fs, &header, mode, effective, notes))

@@ -83,6 +83,7 @@ impl Engine for ToyEngine {
         Ok(Prepared {
             source: request.image.path.display().to_string(),
             draws: false,
+            shared: false,
             open: Box::new(move || {
                 Ok(Opened {
                     fs: Arc::new(ModelFs::default()),

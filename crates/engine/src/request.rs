@@ -101,6 +101,8 @@ pub struct Prepared {
     pub source: String,
     /// Whether [`Opened::draw`] will be set.
     pub draws: bool,
+    /// Whether others can change the file system while it is mounted.
+    pub shared: bool,
     /// Opens the file system.
     pub open: Box<dyn FnOnce() -> Result<Opened>>,
 }

@@ -43,6 +43,7 @@ impl Engine for ModelEngine {
         Ok(Prepared {
             source: "none".into(),
             draws: false,
+            shared: false,
             open: Box::new(|| Ok(opened(ModelFs::new(options)))),
         })
     }

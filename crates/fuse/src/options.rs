@@ -20,6 +20,9 @@ pub struct MountOptions {
     /// Pass every read to the file system, so that it records each access. The kernel's caches serve
     /// only mapped files.
     pub strict_atime: bool,
+    /// Others change the file system, too, so that the kernel keeps no names and attributes, and passes
+    /// every read. Its caches serve only mapped files, which may show older contents.
+    pub shared: bool,
     /// Threads that serve requests; `None` for one per CPU, at most 8.
     pub threads: Option<usize>,
 }

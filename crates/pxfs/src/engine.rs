@@ -104,6 +104,7 @@ impl Engine for PxfsEngine {
         Ok(Prepared {
             source: path.display().to_string(),
             draws: false,
+            shared: false,
             open: Box::new(move || {
                 let opened = match region {
                     Region::Plain(memory) => open(*memory, read_only, atime),

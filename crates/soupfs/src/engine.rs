@@ -157,6 +157,7 @@ impl Engine for SoupEngine {
         Ok(Prepared {
             source: path.display().to_string(),
             draws: false,
+            shared: false,
             open: Box::new(move || {
                 let opened = match region {
                     Region::Plain(pm) => opened(*pm, mount),

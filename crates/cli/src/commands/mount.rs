@@ -230,6 +230,7 @@ impl Args {
         let picture = picture.transpose().map_err(|e| Failure::about(path, e))?;
         Ok(Prepared {
             source: prepared.source,
+            shared: prepared.shared,
             open: Box::new(move || {
                 let opened = (prepared.open)().map_err(Failure::new)?;
                 Ok(served(opened, power, picture))

@@ -26,6 +26,8 @@ use vfs::FileSystem;
 pub(crate) struct Prepared<'a> {
     /// Its source in the mount table.
     pub source: String,
+    /// Whether others can change the file system meanwhile.
+    pub shared: bool,
     /// Opens the file system. Until then nothing is written, so that a mount that is refused
     /// leaves the image as it was.
     pub open: Box<dyn FnOnce() -> Result<Opened, Failure> + 'a>,
@@ -75,7 +77,7 @@ pub(crate) fn serve(
     let early = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let output = daemon::Output::open(log)?;
     let server = server::about(&prepared.source);
-    let kernel = kernel_options(prepared.source, options);
+    let kernel = kernel_options(prepared.source, prepared.shared, options);
     let mount = Mount::new(dir, &kernel).map_err(failed)?;
     let own = OwnMount::new(mount.unmounter(), Path::new(&kernel.source));
     let opening = Opening::new(own.clone(), early);
@@ -236,7 +238,7 @@ fn tell(told: &str, output: daemon::Output) -> Result<(), Failure> {
     }
 }
 
-fn kernel_options(source: String, options: &Options) -> MountOptions {
+fn kernel_options(source: String, shared: bool, options: &Options) -> MountOptions {
     // Others than root get these from the kernel in any case.
     let unprivileged = !geteuid().is_root();
     MountOptions {
@@ -248,6 +250,7 @@ fn kernel_options(source: String, options: &Options) -> MountOptions {
         noexec: options.noexec,
         noatime: options.atime == vfs::Atime::Never,
         strict_atime: options.atime == vfs::Atime::Strict && !options.read_only,
+        shared,
         threads: options.threads,
     }
 }

@@ -42,6 +42,7 @@ impl Args {
             daemon::leave_session();
         }
         let prepared = Prepared {
+            shared: false,
             source: format!("state {}", self.state),
             open: Box::new(|| self.opened()),
         };

@@ -49,8 +49,8 @@ impl DevFuse {
     /// each is atomic. The price is a request for each open, and for each read of a file
     /// that is open for writing.
     ///
-    /// Without [`mappable`](Self::mappable), nothing bypasses it: `strictatime` then counts
-    /// the reads that the cache does not serve.
+    /// Without [`mappable`](Self::mappable), nothing bypasses it: the server then sees the reads that
+    /// the cache does not serve.
     pub(super) fn bypass(&self) -> Bypass {
         let for_writers = !self.read_only && self.ops.has_atomic_writes();
         if !self.mappable {
@@ -63,7 +63,7 @@ impl DevFuse {
                 });
             }
             Bypass::Nothing
-        } else if self.strict_atime {
+        } else if self.sees_reads {
             Bypass::Everything
         } else if for_writers {
             Bypass::Writers
@@ -76,13 +76,14 @@ impl DevFuse {
     pub(super) fn negotiate_bypass(&mut self, config: &mut KernelConfig) {
         let mut offered = |flag| config.add_capabilities(flag).is_ok();
         self.mappable = offered(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        if !self.mappable && self.strict_atime {
+        if !self.mappable && self.sees_reads {
             tracing::warn!(
                 "this kernel (before 6.6) cannot map files that bypass its page cache: with \
-                 strictatime, reads that the cache serves do not change access times"
+                 strictatime, reads that the cache serves do not change access times; with \
+                 other programs on the file system, their changes may be missed"
             );
         }
-        if !self.strict_atime || !self.mappable {
+        if !self.sees_reads || !self.mappable {
             offered(InitFlags::FUSE_CACHE_SYMLINKS);
         }
     }

@@ -72,7 +72,10 @@ const NO_ATIME: FileHandle = FileHandle(1);
 pub(crate) struct DevFuse {
     ops: Late,
     read_only: bool,
-    strict_atime: bool,
+    /// The server sees every read.
+    sees_reads: bool,
+    /// The time for which names and attributes stay valid in the kernel.
+    lifetime: Duration,
     /// The kernel shares mappings of files that bypass its page cache: without, programs
     /// would fail.
     mappable: bool,
@@ -98,7 +101,8 @@ impl DevFuse {
         Self {
             ops,
             read_only: o.read_only,
-            strict_atime: o.strict_atime,
+            sees_reads: o.strict_atime || o.shared,
+            lifetime: if o.shared { Duration::ZERO } else { LIFETIME },
             mappable: false,
             written: Written::default(),
             warned: Once::new(),
@@ -123,7 +127,7 @@ impl DevFuse {
                 // An inode without a name: the next lookup finds another one, or none.
                 let lifetime = match a.nlink {
                     0 => Duration::ZERO,
-                    _ => LIFETIME,
+                    _ => self.lifetime,
                 };
                 reply.entry(&lifetime, &file_attr(&a), Generation(a.generation));
             }
@@ -178,7 +182,7 @@ impl Filesystem for DevFuse {
                     self.short_lived.add(parent, name.into(), &self.notifier);
                 }
             }
-            Ok(None) => reply.entry(&LIFETIME, &absent(), Generation(0)),
+            Ok(None) => reply.entry(&self.lifetime, &absent(), Generation(0)),
             Err(e) => reply.error(errno(e)),
         }
     }
@@ -190,7 +194,7 @@ impl Filesystem for DevFuse {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        reply::attr(self.ops.getattr(&ctx(req), ino.0), reply);
+        reply::attr(self.ops.getattr(&ctx(req), ino.0), self.lifetime, reply);
     }
 
     fn setattr(
@@ -220,7 +224,11 @@ impl Filesystem for DevFuse {
             mtime: mtime.map(set_time),
             ctime: ctime.map(timestamp),
         };
-        reply::attr(self.ops.setattr(&ctx(req), ino.0, set), reply);
+        reply::attr(
+            self.ops.setattr(&ctx(req), ino.0, set),
+            self.lifetime,
+            reply,
+        );
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -270,7 +278,7 @@ impl Filesystem for DevFuse {
                 let how = bypass.of(a.ino.0, OpenFlags(flags), &self.written);
                 let how = how.unwrap_or(FopenFlags::empty());
                 let generation = Generation(a.generation);
-                reply.created(&LIFETIME, &file_attr(&a), generation, NO_HANDLE, how);
+                reply.created(&self.lifetime, &file_attr(&a), generation, NO_HANDLE, how);
             }
             Err(e) => reply.error(errno(e)),
         }
@@ -507,7 +515,7 @@ impl Filesystem for DevFuse {
         let cx = reader(req, fh == NO_ATIME);
         let listed = self.ops.readdirplus(&cx, ino.0, offset, &mut |e, a| {
             let (attr, lifetime) = match a {
-                Some(a) => (file_attr(a), LIFETIME),
+                Some(a) => (file_attr(a), self.lifetime),
                 None => (unread(e), Duration::ZERO),
             };
             if a.is_none() {

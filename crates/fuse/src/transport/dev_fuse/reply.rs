@@ -5,13 +5,13 @@ use fuser::{Errno, ReplyAttr, ReplyEmpty, ReplyXattr};
 use std::time::Duration;
 use vfs::Attr;
 
-/// The time for which names and attributes stay valid in the kernel: a year, in practice
-/// always, since every change passes through it.
+/// The time for which names and attributes stay valid in the kernel if every change passes through it: a
+/// year, in practice always.
 pub(super) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-pub(super) fn attr(result: vfs::Result<Attr>, reply: ReplyAttr) {
+pub(super) fn attr(result: vfs::Result<Attr>, lifetime: Duration, reply: ReplyAttr) {
     match result {
-        Ok(a) => reply.attr(&LIFETIME, &file_attr(&a)),
+        Ok(a) => reply.attr(&lifetime, &file_attr(&a)),
         Err(e) => reply.error(errno(e)),
     }
 }

@@ -174,3 +174,25 @@ fn free_space_is_counted_after_asking_for_inodes_without_a_name() {
     assert_eq!(kernel.receive().unique, unique);
     kernel.unmount().unwrap();
 }
+
+#[test]
+fn nothing_is_cached_of_a_shared_file_system() {
+    let options = MountOptions {
+        shared: true,
+        ..MountOptions::default()
+    };
+    let fs = Arc::new(ModelFs::default());
+    let mut kernel = Kernel::start(fs, &options, everything());
+    assert!(!kernel.has(InitFlags::FUSE_CACHE_SYMLINKS));
+    // Lifetimes of the entry and of the attributes: seconds, seconds, nanoseconds, nanoseconds.
+    let is_kept = |reply: &[u64]| reply.iter().any(|lifetime| *lifetime != 0);
+    let file = kernel.make_file(b"file", 0o600);
+    let found = kernel.ok(op::LOOKUP, 1, &Body::new().name(b"file"));
+    assert!(!is_kept(&[found.u64(16), found.u64(24), found.u64(32)]));
+    let absent = kernel.ok(op::LOOKUP, 1, &Body::new().name(b"absent"));
+    assert!(absent.u64(0) == 0 && !is_kept(&[absent.u64(16), absent.u64(32)]));
+    let attr = kernel.ok(op::GETATTR, file, &Body::new().u64(0).u64(0));
+    assert!(!is_kept(&[attr.u64(0)]));
+    assert_eq!(opened(&mut kernel, file, libc::O_RDONLY), DIRECT_IO);
+    kernel.unmount().unwrap();
+}
