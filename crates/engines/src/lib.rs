@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 const BUILT_IN: &[&dyn Engine] = &[
     &bpfs::BpfsEngine,
     &soupfs::SoupEngine,
-    &pxfs::PxfsEngine,
+    &aerie::PxfsEngine,
     &ext2::Ext2Engine,
     &wholedisk::WholeDiskEngine,
     &ModelEngine,

@@ -13,7 +13,7 @@ use vfs::{Errno, FileType, Ino};
 
 /// The reason why a dump stopped.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DumpError {
+pub enum DumpError {
     /// The store is damaged or unreadable.
     #[error(transparent)]
     Store(#[from] Error),
@@ -38,11 +38,10 @@ impl From<Fault> for DumpError {
 const PAGES_MAX: usize = 1024;
 
 /// Writes a part of a store, whose log was replayed, as text.
-pub(crate) fn dump<P: Pmem>(
-    memory: &P,
-    what: &Selection,
-    out: &mut dyn Write,
-) -> Result<(), DumpError> {
+///
+/// # Errors
+/// The reason why it stopped.
+pub fn dump<P: Pmem>(memory: &P, what: &Selection, out: &mut dyn Write) -> Result<(), DumpError> {
     let superblock = Superblock::load(memory)?;
     let object = match what {
         Selection::Super => return Ok(show_superblock(&superblock, out)?),

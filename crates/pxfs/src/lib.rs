@@ -17,8 +17,6 @@ mod check;
 mod data;
 #[cfg(feature = "engine")]
 mod dump;
-#[cfg(feature = "engine")]
-mod engine;
 mod error;
 mod fs;
 mod inode;
@@ -31,7 +29,7 @@ mod tests;
 pub use calls::guarantees;
 pub use check::check;
 #[cfg(feature = "engine")]
-pub use engine::PxfsEngine;
+pub use dump::{DumpError, dump};
 pub use fs::Pxfs;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use system::PxfsSystem;

@@ -1,6 +1,5 @@
 //! PXFS for commands, benchmarks and the explorer's command line.
 
-use crate::{MkfsOptions, Pxfs, PxfsSystem, guarantees};
 use aerie_objects::layout::{MAGIC, MIN_PAGES, VERSION};
 use aerie_objects::{PAGE, Superblock};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -11,6 +10,7 @@ use engine::{
     Selection, Verb, size,
 };
 use medium::{EffectiveDurability, MapOptions, MappedPmem, Overlay, Pmem};
+use pxfs::{MkfsOptions, Pxfs, PxfsSystem, guarantees};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
@@ -77,7 +77,7 @@ impl Engine for PxfsEngine {
             gid: identity.gid,
             now: identity.now,
         };
-        crate::mkfs(&memory, &options).map_err(|e| Error::about(path, e))?;
+        pxfs::mkfs(&memory, &options).map_err(|e| Error::about(path, e))?;
         let made = probe(path, &memory)?;
         let (bytes, uuid) = (size::display(made.bytes), uuid(&made));
         Ok(format!("pxfs, {bytes}, UUID {uuid}"))
@@ -132,7 +132,7 @@ impl Engine for PxfsEngine {
                 must_be_store(path, &memory)?;
                 let is_replayed = aerie_objects::recover(&memory).map_err(about)?;
                 (
-                    crate::check(&memory),
+                    pxfs::check(&memory),
                     is_replayed.then_some(Replayed::InPlace),
                 )
             }
@@ -142,7 +142,7 @@ impl Engine for PxfsEngine {
                 // A damaged superblock or log: the checker says more about it.
                 let is_replayed = aerie_objects::recover(&memory).unwrap_or(false);
                 (
-                    crate::check(&memory),
+                    pxfs::check(&memory),
                     is_replayed.then_some(Replayed::InMemory),
                 )
             }
@@ -170,7 +170,7 @@ impl Engine for PxfsEngine {
         let path = at_start(NAME, image)?;
         let memory = Arc::new(Overlay::new(open_read_only(path)?));
         aerie_objects::recover(&memory).map_err(|e| Error::about(path, e))?;
-        crate::dump::dump(&memory, what, out).map_err(|e| Error::about(path, e))
+        pxfs::dump(&memory, what, out).map_err(|e| Error::about(path, e))
     }
 
     fn subject(&self, _options: &ArgMatches) -> Result<Explored> {
@@ -191,9 +191,9 @@ impl Engine for PxfsEngine {
             ..MkfsOptions::default()
         };
         match &scratch {
-            Scratch::Mapped(memory) => crate::mkfs(&**memory, &made),
-            Scratch::Shared(memory) => crate::mkfs(&**memory, &made),
-            Scratch::Any(memory) => crate::mkfs(memory, &made),
+            Scratch::Mapped(memory) => pxfs::mkfs(&**memory, &made),
+            Scratch::Shared(memory) => pxfs::mkfs(&**memory, &made),
+            Scratch::Any(memory) => pxfs::mkfs(memory, &made),
             Scratch::Own => return Err(self.lacks(NO_MEDIUM)),
         }
         .map_err(Error::new)?;
