@@ -1,5 +1,6 @@
 //! Names of storage objects.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Bytes of the header of an object, and the alignment of headers.
@@ -18,7 +19,8 @@ pub enum Kind {
 
 /// The name of a storage object: the byte offset of its header in the partition, and its kind in the
 /// six low bits (paper section 4.2.4). It never changes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct ObjectId(u64);
 
 impl ObjectId {
@@ -54,6 +56,20 @@ impl ObjectId {
     /// Byte offset of the header.
     pub fn header(self) -> u64 {
         self.0 & !KIND_BITS
+    }
+}
+
+impl TryFrom<u64> for ObjectId {
+    type Error = &'static str;
+
+    fn try_from(bits: u64) -> Result<Self, Self::Error> {
+        Self::from_bits(bits).ok_or("a number that is not an id")
+    }
+}
+
+impl From<ObjectId> for u64 {
+    fn from(id: ObjectId) -> Self {
+        id.0
     }
 }
 

@@ -1,6 +1,7 @@
 //! The protocol between a client of Aerie and its trusted service (Volos and others, EuroSys 2014).
 //!
 //! - [`batch`]: the changes that a client asks for, as bytes.
+//! - [`ops`]: operations of a file system, remote calls, and their answers.
 //! - [`locks`]: modes and messages of the lock service.
 //! - [`seeded`]: bugs for tests.
 #![warn(unreachable_pub)]
@@ -8,4 +9,5 @@
 
 pub mod batch;
 pub mod locks;
+pub mod ops;
 pub mod seeded;

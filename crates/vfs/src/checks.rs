@@ -93,12 +93,13 @@ impl RenameFlags {
         self.contains(Self::EXCHANGE)
     }
 
-    /// Checks that the flags do not exclude each other.
+    /// Checks that the flags are known and do not exclude each other.
     ///
     /// # Errors
-    /// `EINVAL` if both are set.
+    /// `EINVAL` if both are set, or an unknown one.
     pub fn check(self) -> Result<()> {
-        match self.contains(Self::NO_REPLACE | Self::EXCHANGE) {
+        let is_known = Self::all().contains(self);
+        match !is_known || self.contains(Self::NO_REPLACE | Self::EXCHANGE) {
             true => Err(Errno::INVAL),
             false => Ok(()),
         }
@@ -184,6 +185,8 @@ mod tests {
     fn flags_of_renames_require_the_target_or_its_absence() {
         let (plain, exchange) = (RenameFlags::empty(), RenameFlags::EXCHANGE);
         assert_eq!(RenameFlags::all().check(), Err(Errno::INVAL));
+        let unknown = RenameFlags::from_bits_retain(4);
+        assert_eq!(unknown.check(), Err(Errno::INVAL));
         assert_eq!(exchange.check(), Ok(()));
         let targets = |flags: RenameFlags| [true, false].map(|exists| flags.check_target(exists));
         assert_eq!(targets(plain), [Ok(()), Ok(())]);

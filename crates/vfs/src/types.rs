@@ -1,7 +1,9 @@
 //! The types of [`FileSystem`](crate::FileSystem).
 
+use serde::{Deserialize, Serialize};
+
 /// An inode number. Never 0 for a live inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ino(pub u64);
 
 impl Ino {
@@ -32,7 +34,7 @@ impl<'a> Name<'a> {
 }
 
 /// The types of nodes whose names a call removes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Removal {
     /// `unlink`: any type but a directory (`EISDIR`).
     Unlink,
@@ -43,12 +45,16 @@ pub enum Removal {
 /// The place where a directory listing continues: the cookie of the last entry seen; 0 starts.
 /// A cookie denotes the same place until the name of its entry is removed. After that it
 /// denotes a place between the former neighbours of the entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Cookie(pub u64);
 
 /// A time: nanoseconds since 1970-01-01 UTC. The range covers the years 1677 to 2262.
 /// Conversions clamp values outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
@@ -130,7 +136,7 @@ impl Ctx {
 }
 
 /// The type of an inode, with the values of `S_IFMT >> 12` (also `d_type`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum FileType {
     /// Named pipe.
@@ -176,7 +182,7 @@ impl FileType {
 }
 
 /// The attributes of an inode, as `stat` shows them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
     /// Inode number.
     pub ino: Ino,
@@ -212,7 +218,7 @@ pub struct Attr {
 
 bitflags::bitflags! {
     /// Inode flags of chattr(1) that change the effect of calls.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
     pub struct FileFlags: u32 {
         /// `i`: the inode, its contents and its names do not change.
         const IMMUTABLE = 1;
@@ -240,7 +246,7 @@ impl Attr {
 }
 
 /// The value to which `setattr` sets a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetTime {
     /// The time of the file system's clock (`UTIME_NOW`).
     Now,
@@ -249,7 +255,7 @@ pub enum SetTime {
 }
 
 /// Attributes to change; `None` keeps one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission bits (`mode & 0o7777`).
     pub perm: Option<u32>,
@@ -282,7 +288,7 @@ pub struct DirEntry<'a> {
 
 bitflags::bitflags! {
     /// `renameat2` flags. `NO_REPLACE` and `EXCHANGE` exclude each other.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
     pub struct RenameFlags: u32 {
         /// Fail with `EEXIST` if the new name exists.
         const NO_REPLACE = 1;
@@ -291,7 +297,7 @@ bitflags::bitflags! {
     }
 
     /// The access of an open file. Front ends that do not track opens never pass these flags.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
     pub struct OpenFlags: u32 {
         /// The file may be read.
         const READ = 1;
@@ -303,7 +309,7 @@ bitflags::bitflags! {
 }
 
 /// The effect of `fallocate` on a range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fallocate {
     /// Takes space for the holes of the range, and extends the size unless `keep_size`.
     Allocate {
@@ -322,7 +328,7 @@ pub enum Fallocate {
 }
 
 /// The target of `seek`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SeekKind {
     /// `SEEK_DATA`.
     Data,
@@ -331,7 +337,7 @@ pub enum SeekKind {
 }
 
 /// The treatment of an existing or missing attribute by `setxattr`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum XattrMode {
     /// Create or replace.
     Set,
@@ -342,7 +348,7 @@ pub enum XattrMode {
 }
 
 /// Space and inodes of a file system, as `statfs` shows them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatFs {
     /// Block size in bytes.
     pub block_bytes: u32,

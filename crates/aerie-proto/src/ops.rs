@@ -1,0 +1,638 @@
+//! Operations of a file system, as a client asks its service for them: in batches, or one by one as
+//! remote calls.
+//!
+//! A client runs each call itself, on what it sees, and puts the call into its batch as an
+//! [`Operation`], with the choices that it has made: the ids of new objects, and new pages whose
+//! contents it has stored. The service runs the same call again, with the same choices. Clients that
+//! cannot read the memory send a [`Call`] instead and get a [`Reply`].
+//!
+//! # Bytes
+//! Messages are encoded by [postcard](https://docs.rs/postcard). A batch is a sequence of operations.
+//! The number of an operation is that of the operations before it in its batch.
+//!
+//! # Guarantees
+//! A decoder ends on any bytes. It takes no more memory than a small multiple of them, since names and
+//! contents are borrowed. It must not read memory that a client can change meanwhile: the service
+//! copies a message first.
+
+use aerie_objects::ObjectId;
+use serde::{Deserialize, Serialize};
+use vfs::{
+    Attr, Cookie, Ctx, Errno, Fallocate, FileType, Ino, NewNode, OpenFlags, Removal, RenameFlags,
+    SYMLINK_MAX, SeekKind, SetAttr, StatFs, Timestamp, XattrMode,
+};
+
+/// Most bytes of a batch.
+pub const BATCH_MAX: usize = 64 << 20;
+
+/// The reason why bytes are not a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a message cannot be read: {0}")]
+pub struct Malformed(pub postcard::Error);
+
+/// A user on whose behalf an operation is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// The kernel has checked permissions already; see [`Ctx::checked`].
+    pub checked: bool,
+}
+
+impl From<&Ctx> for Caller {
+    fn from(cx: &Ctx) -> Self {
+        Self {
+            uid: cx.uid,
+            gid: cx.gid,
+            groups: cx.groups.clone(),
+            checked: cx.checked,
+        }
+    }
+}
+
+/// An operation of a file system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Operation<'a> {
+    /// The caller, if it is not the user of the session. Only trusted clients can name one.
+    pub caller: Option<Caller>,
+    /// The client's time.
+    pub time: Timestamp,
+    /// The operation.
+    #[serde(borrow)]
+    pub op: Op<'a>,
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Name<'a> {
+    /// The directory.
+    pub dir: Ino,
+    /// The name.
+    #[serde(with = "serde_bytes", borrow)]
+    pub name: &'a [u8],
+}
+
+impl<'a> From<Name<'a>> for vfs::Name<'a> {
+    fn from(Name { dir, name }: Name<'a>) -> Self {
+        Self { dir, name }
+    }
+}
+
+impl<'a> From<vfs::Name<'a>> for Name<'a> {
+    fn from(vfs::Name { dir, name }: vfs::Name<'a>) -> Self {
+        Self { dir, name }
+    }
+}
+
+/// A node to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node<'a> {
+    /// Type.
+    pub kind: FileType,
+    /// Permission bits.
+    pub mode: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// Target of a symbolic link.
+    #[serde(with = "serde_bytes", borrow)]
+    pub target: &'a [u8],
+}
+
+impl<'a> From<&NewNode<'a>> for Node<'a> {
+    fn from(new: &NewNode<'a>) -> Self {
+        Self {
+            kind: new.kind(),
+            mode: new.mode(),
+            rdev: new.rdev(),
+            target: new.target(),
+        }
+    }
+}
+
+impl<'a> Node<'a> {
+    /// The node, after a check of its parts.
+    ///
+    /// # Errors
+    /// Those of [`NewNode`].
+    pub fn check(&self) -> vfs::Result<NewNode<'a>> {
+        match self.kind {
+            FileType::Directory => Ok(NewNode::directory(self.mode)),
+            FileType::Symlink => NewNode::symlink(self.target),
+            kind => NewNode::special(kind, self.mode, self.rdev),
+        }
+    }
+}
+
+/// The contents of a write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Data<'a> {
+    /// Bytes, which the service stores.
+    #[serde(borrow)]
+    Bytes(#[serde(with = "serde_bytes")] &'a [u8]),
+    /// Bytes that the client has stored: in pages that the file has, and in these reserved pages, in
+    /// their order, where it has none. Only trusted clients can do so.
+    Stored {
+        /// Number of bytes.
+        len: u64,
+        /// Byte offsets of the pages.
+        pages: Vec<u64>,
+    },
+}
+
+/// The kinds of operations. Each is a call of [`vfs::FileSystem`] that changes something.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Op<'a> {
+    /// Makes a node with a name.
+    Make {
+        /// The name.
+        #[serde(borrow)]
+        at: Name<'a>,
+        /// The node.
+        node: Node<'a>,
+        /// The object; without it the service chooses one.
+        object: Option<ObjectId>,
+    },
+    /// Makes a file without a name, and holds it.
+    Tmpfile {
+        /// The directory.
+        dir: Ino,
+        /// Permission bits.
+        mode: u32,
+        /// The object; without it the service chooses one.
+        object: Option<ObjectId>,
+    },
+    /// Adds a name to a file.
+    Link {
+        /// The file.
+        ino: Ino,
+        /// The name.
+        #[serde(borrow)]
+        at: Name<'a>,
+    },
+    /// Removes a name.
+    Remove {
+        /// The name.
+        #[serde(borrow)]
+        at: Name<'a>,
+        /// The types of nodes that lose it.
+        which: Removal,
+        /// The client has references to the node, and holds it.
+        holds: bool,
+    },
+    /// Moves a name.
+    Rename {
+        /// The old name.
+        #[serde(borrow)]
+        from: Name<'a>,
+        /// The new name.
+        #[serde(borrow)]
+        to: Name<'a>,
+        /// `RENAME_NOREPLACE` and `RENAME_EXCHANGE`.
+        flags: RenameFlags,
+        /// The client has references to the replaced node, and holds it.
+        holds: bool,
+    },
+    /// Changes attributes.
+    SetAttr {
+        /// The inode.
+        ino: Ino,
+        /// The attributes.
+        set: SetAttr,
+    },
+    /// Opens a file for the session, which holds it.
+    Open {
+        /// The inode.
+        ino: Ino,
+        /// The access.
+        flags: OpenFlags,
+    },
+    /// Writes.
+    Write {
+        /// The file.
+        ino: Ino,
+        /// Byte offset.
+        off: u64,
+        /// The contents.
+        #[serde(borrow)]
+        data: Data<'a>,
+    },
+    /// Allocates or zeroes a range.
+    Allocate {
+        /// The file.
+        ino: Ino,
+        /// The effect.
+        kind: Fallocate,
+        /// Byte offset.
+        off: u64,
+        /// Number of bytes.
+        len: u64,
+    },
+    /// Sets an extended attribute.
+    SetXattr {
+        /// The inode.
+        ino: Ino,
+        /// Name of the attribute.
+        #[serde(with = "serde_bytes", borrow)]
+        name: &'a [u8],
+        /// Value.
+        #[serde(with = "serde_bytes", borrow)]
+        value: &'a [u8],
+        /// The treatment of an existing or missing one.
+        mode: XattrMode,
+    },
+    /// Removes an extended attribute.
+    RemoveXattr {
+        /// The inode.
+        ino: Ino,
+        /// Name of the attribute.
+        #[serde(with = "serde_bytes", borrow)]
+        name: &'a [u8],
+    },
+    /// Sets the time of the last access to the time of the operation.
+    Access {
+        /// The inode.
+        ino: Ino,
+    },
+    /// Keeps an object until it is released, or the session ends.
+    Hold {
+        /// The inode.
+        ino: Ino,
+    },
+    /// Ends holds of an object, and, with the last one, the access for which it was opened.
+    Release {
+        /// The inode.
+        ino: Ino,
+        /// Number of holds.
+        count: u64,
+    },
+}
+
+/// Builds a batch.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl Batch {
+    /// Adds an operation.
+    pub fn push(&mut self, operation: &Operation<'_>) {
+        self.bytes = append(operation, std::mem::take(&mut self.bytes));
+        self.count += 1;
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Number of operations.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Removes all operations.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.count = 0;
+    }
+}
+
+/// The operations of a batch. The iterator ends after an error.
+pub fn operations(batch: &[u8]) -> impl Iterator<Item = Result<Operation<'_>, Malformed>> {
+    let mut rest = batch;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        Some(match postcard::take_from_bytes(rest) {
+            Ok((operation, next)) => {
+                rest = next;
+                Ok(operation)
+            }
+            Err(error) => {
+                rest = &[];
+                Err(Malformed(error))
+            }
+        })
+    })
+}
+
+/// A refused operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Its number in the batch.
+    pub number: u32,
+    /// The error of its call, as a number of Linux.
+    pub errno: i32,
+    /// The reason, in words.
+    pub why: String,
+}
+
+/// The answer to a batch. What is not refused is durable.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// Number of operations that could be read.
+    pub count: u32,
+    /// The refused ones, by their numbers.
+    pub refused: Vec<Refused>,
+}
+
+/// A call of a client that does not run it itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Call<'a> {
+    /// Runs an operation at once. The reply has the attributes of the node that it makes, names or
+    /// changes. [`Op::Make`], [`Op::Tmpfile`] and [`Op::Link`] take a hold.
+    Change(#[serde(borrow)] Operation<'a>),
+    /// A call that reads.
+    Read {
+        /// The caller, as in [`Operation`].
+        caller: Option<Caller>,
+        /// The call.
+        #[serde(borrow)]
+        read: Read<'a>,
+    },
+}
+
+/// The calls that read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Read<'a> {
+    /// Finds a name. Takes a hold.
+    Lookup(#[serde(borrow)] Name<'a>),
+    /// Finds an inode by its number. Takes a hold. Only for trusted clients.
+    ByNumber(Ino),
+    /// Returns the attributes.
+    GetAttr(Ino),
+    /// Lists a directory.
+    List {
+        /// The directory.
+        dir: Ino,
+        /// The place after which the listing continues.
+        after: Cookie,
+        /// Most bytes of names.
+        bytes: u32,
+        /// Whether the entries come with attributes. Each of these takes a hold.
+        with_attributes: bool,
+    },
+    /// Returns the target of a symbolic link.
+    ReadLink(Ino),
+    /// Reads a file.
+    Read {
+        /// The file.
+        ino: Ino,
+        /// Byte offset.
+        off: u64,
+        /// Most bytes.
+        len: u32,
+    },
+    /// Finds the next data or hole.
+    Seek {
+        /// The file.
+        ino: Ino,
+        /// Byte offset.
+        off: u64,
+        /// What is sought.
+        kind: SeekKind,
+    },
+    /// Returns an extended attribute.
+    GetXattr {
+        /// The inode.
+        ino: Ino,
+        /// Its name.
+        #[serde(with = "serde_bytes", borrow)]
+        name: &'a [u8],
+    },
+    /// Lists extended attributes.
+    ListXattr(Ino),
+    /// Returns the space.
+    StatFs,
+}
+
+/// Most bytes of the reply to one call.
+pub const REPLY_MAX: u32 = 1 << 20;
+
+/// An entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Inode number.
+    pub ino: Ino,
+    /// Type.
+    pub kind: FileType,
+    /// Name.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+    /// The place after it.
+    pub cookie: Cookie,
+    /// Its attributes, if they were asked for and can be read.
+    pub attr: Option<Attr>,
+}
+
+/// The reply to a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The call has no result.
+    Done,
+    /// Attributes.
+    Attr(Attr),
+    /// Contents, a target, a value.
+    Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Names of attributes.
+    Names(Vec<Vec<u8>>),
+    /// Entries of a directory; none at its end.
+    Entries(Vec<Entry>),
+    /// An offset.
+    Offset(u64),
+    /// Space.
+    Space(StatFs),
+}
+
+/// The result of a call; the error is the number of the errno.
+pub type Outcome = Result<Reply, i32>;
+
+/// The errno of a number.
+pub fn errno(number: i32) -> Errno {
+    Errno::from_raw_os_error(number)
+}
+
+/// Encodes a message.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    append(message, Vec::new())
+}
+
+fn append(message: &impl Serialize, bytes: Vec<u8>) -> Vec<u8> {
+    match postcard::to_extend(message, bytes) {
+        Ok(bytes) => bytes,
+        // Each type here says its length, and a vector takes all bytes.
+        Err(error) => unreachable!("{error}"),
+    }
+}
+
+/// Decodes a message, which takes all bytes.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    match postcard::take_from_bytes(bytes).map_err(Malformed)? {
+        (message, []) => Ok(message),
+        _ => Err(Malformed(postcard::Error::DeserializeBadEncoding)),
+    }
+}
+
+const _: () = assert!(SYMLINK_MAX < REPLY_MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use vfs::SetTime;
+
+    fn object(kind: u64) -> ObjectId {
+        ObjectId::from_bits(7 << 12 | kind).unwrap()
+    }
+
+    /// An operation of each kind.
+    fn all() -> Vec<Op<'static>> {
+        let ino = Ino(object(2).to_bits());
+        let name = b"name".as_slice();
+        let at = Name {
+            dir: Ino::ROOT,
+            name,
+        };
+        let node = Node {
+            kind: FileType::Symlink,
+            mode: 0o777,
+            rdev: 0,
+            target: b"target",
+        };
+        let object = Some(object(2));
+        let set = SetAttr {
+            perm: Some(0o600),
+            mtime: Some(SetTime::At(Timestamp(-5))),
+            ..SetAttr::default()
+        };
+        let pages = vec![4096, 1 << 40];
+        vec![
+            Op::Make { at, node, object },
+            Op::Tmpfile {
+                dir: Ino::ROOT,
+                mode: 0o600,
+                object: None,
+            },
+            Op::Link { ino, at },
+            Op::Remove {
+                at,
+                which: Removal::Unlink,
+                holds: true,
+            },
+            Op::Rename {
+                from: at,
+                to: at,
+                flags: RenameFlags::EXCHANGE,
+                holds: false,
+            },
+            Op::SetAttr { ino, set },
+            Op::Open {
+                ino,
+                flags: OpenFlags::READ,
+            },
+            Op::Write {
+                ino,
+                off: 9,
+                data: Data::Bytes(b"contents"),
+            },
+            Op::Write {
+                ino,
+                off: 9,
+                data: Data::Stored { len: 5000, pages },
+            },
+            Op::Allocate {
+                ino,
+                kind: Fallocate::PunchHole,
+                off: 1,
+                len: 2,
+            },
+            Op::SetXattr {
+                ino,
+                name,
+                value: b"",
+                mode: XattrMode::Create,
+            },
+            Op::RemoveXattr { ino, name },
+            Op::Access { ino },
+            Op::Hold { ino },
+            Op::Release { ino, count: 3 },
+        ]
+    }
+
+    fn batch() -> (Vec<Operation<'static>>, Batch) {
+        let callers = [None, Some(Caller::from(&Ctx::user(7, 8)))];
+        let caller = |n: usize| callers[n % 2].clone();
+        let time = Timestamp(1_700_000_000_000_000_000);
+        let with_caller = |(n, op)| Operation {
+            caller: caller(n),
+            time,
+            op,
+        };
+        let wanted: Vec<_> = all().into_iter().enumerate().map(with_caller).collect();
+        let mut batch = Batch::default();
+        wanted.iter().for_each(|operation| batch.push(operation));
+        (wanted, batch)
+    }
+
+    #[test]
+    fn a_batch_is_read_as_it_was_built() {
+        let (wanted, batch) = batch();
+        let found: Vec<_> = operations(batch.bytes()).map(Result::unwrap).collect();
+        assert_eq!(found, wanted);
+        assert_eq!(batch.count() as usize, wanted.len());
+    }
+
+    #[test]
+    fn a_torn_batch_is_read_up_to_its_last_whole_operation() {
+        let (wanted, whole) = batch();
+        for len in 0..whole.bytes().len() {
+            let found: Vec<_> = operations(&whole.bytes()[..len]).collect();
+            let good = found.iter().take_while(|one| one.is_ok()).count();
+            assert!(
+                found
+                    .iter()
+                    .map_while(|one| one.as_ref().ok())
+                    .eq(&wanted[..good])
+            );
+            assert!(found.len() - good <= 1 && good < wanted.len());
+        }
+    }
+
+    #[test]
+    fn messages_take_all_bytes() {
+        let mut bytes = encode(&Reply::Offset(5));
+        assert_eq!(decode(&bytes), Ok(Reply::Offset(5)));
+        bytes.push(0);
+        assert!(decode::<Reply>(&bytes).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_to_their_end(
+            mut bytes in vec(any::<u8>(), 0..400),
+            damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            is_damaged in any::<bool>(),
+        ) {
+            if is_damaged {
+                bytes = batch().1.bytes().to_vec();
+                for (at, byte) in damage {
+                    let at = at.index(bytes.len());
+                    bytes[at] = byte;
+                }
+            }
+            prop_assert!(operations(&bytes).count() <= bytes.len());
+            let _ = decode::<Call<'_>>(&bytes);
+            let _ = decode::<Answers>(&bytes);
+        }
+    }
+}
