@@ -200,9 +200,9 @@ impl<P: Pmem + ?Sized> Walker<'_, P> {
     }
 
     fn compare_parent(&mut self, object: ObjectId, collection: ObjectId) -> Result<()> {
-        let is_known = object.kind() == Kind::MFile
-            || word(self.memory, object, header::PARENT)? == collection.to_bits();
-        if !is_known {
+        let parent = word(self.memory, object, header::PARENT)?;
+        let is_unknown = object.kind() == Kind::MFile && parent == 0;
+        if !is_unknown && parent != collection.to_bits() {
             self.found(
                 "A12",
                 format!("{object} does not lead back to {collection}"),
@@ -228,6 +228,13 @@ impl<P: Pmem + ?Sized> Walker<'_, P> {
             }
             if object.kind() == Kind::Collection && entries > 1 {
                 self.found("A11", format!("{object} is in {entries} collections"));
+            }
+            let parent = word(self.memory, object, header::PARENT).unwrap_or(0);
+            if object.kind() == Kind::MFile && entries > 1 && parent != 0 {
+                let what = format!(
+                    "{object} has {entries} entries and names a collection as the only one"
+                );
+                self.found("A12", what);
             }
         }
     }

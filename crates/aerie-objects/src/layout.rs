@@ -54,7 +54,7 @@ pub mod header {
     pub const ENTRIES: u64 = 5;
     /// Odd while the service changes the object; another even number after each change.
     pub const VERSION: u64 = 6;
-    /// The collection that has a collection, or 0.
+    /// The collection with the only entry for the object; 0 if there is none, or (mFiles) if unknown.
     pub const PARENT: u64 = 7;
     /// The first word that belongs to the layer above.
     pub const OWN: u64 = 8;

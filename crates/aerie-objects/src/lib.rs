@@ -42,6 +42,7 @@ mod id;
 pub mod layout;
 mod load;
 mod log;
+mod overlay;
 mod pages;
 mod reading;
 mod record;
@@ -53,16 +54,18 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod whole;
 
 pub use check::{check, free_pages, list_all};
 pub use error::{Error, Result};
 pub use id::{HEADER_BYTES, Kind, ObjectId};
 pub use layout::{KEY_MAX, PAGE, header::OWN_WORDS};
 pub use load::Load;
+pub use overlay::Overlay;
 pub use reading::collection::{Listed, entries, list, lookup};
 pub use reading::object::{generation, is_inside, members, own, pages, parent, size, stable};
 pub use reading::tree::{next_page, page};
-pub use reserve::Reserve;
+pub use reserve::{NewObject, Reserve};
 pub use store::{Store, recover};
 pub use superblock::{Superblock, format, format_with};
-pub use transaction::{Mark, Transaction};
+pub use transaction::{Before, Mark, Transaction};

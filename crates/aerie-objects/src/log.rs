@@ -14,14 +14,16 @@ pub(crate) struct Log<P> {
     pub(crate) consumer: Consumer<P>,
     /// Words of the longest record.
     pub(crate) longest: u64,
-    /// The generation of the last object.
-    pub(crate) generation: u64,
     /// A commit has failed, so that the memory may lack a part of it.
     pub(crate) is_failed: bool,
 }
 
 /// Stores the words of all records at home, and empties the log.
-pub(crate) fn replay<P: Pmem + Clone>(memory: &P, superblock: &Superblock) -> Result<Log<P>> {
+/// Also begins an epoch, and returns the generation before that of its first object.
+pub(crate) fn replay<P: Pmem + Clone>(
+    memory: &P,
+    superblock: &Superblock,
+) -> Result<(Log<P>, u64)> {
     let mut log = Unrecovered::open(memory.clone(), superblock.log)?;
     if log.bytes() > superblock.log_bytes {
         let what = format!("a log of {} bytes runs into what follows", log.bytes());
@@ -45,13 +47,13 @@ pub(crate) fn replay<P: Pmem + Clone>(memory: &P, superblock: &Superblock) -> Re
     }
     let longest = wordlog::longest(log.bytes(), log.kind());
     let (appender, consumer) = log.empty()?;
-    Ok(Log {
+    let log = Log {
         appender,
         consumer,
         longest,
-        generation: begin_epoch(memory)?,
         is_failed: false,
-    })
+    };
+    Ok((log, begin_epoch(memory)?))
 }
 
 /// Begins an epoch. Returns the generation before that of its first object.

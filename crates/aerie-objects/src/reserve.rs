@@ -2,13 +2,30 @@
 //! management). They are known in memory only: after a crash they are free.
 
 use crate::{Kind, ObjectId};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
+use serde::{Deserialize, Serialize};
+
+/// An object that was not made yet: its header is taken. It has a generation already, so that all who
+/// make it give it the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewObject {
+    pub(crate) id: ObjectId,
+    pub(crate) generation: u64,
+}
+
+impl NewObject {
+    /// Its id.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+}
 
 /// Reserved pages and headers. Those that are taken out belong to the caller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserve {
     pub(crate) pages: HashSet<u64>,
-    pub(crate) headers: HashSet<u64>,
+    /// Headers, with the generations of their objects.
+    pub(crate) headers: HashMap<u64, u64>,
 }
 
 impl Reserve {
@@ -20,7 +37,7 @@ impl Reserve {
     /// The objects of a kind that could be made.
     pub fn objects(&self, kind: Kind) -> impl Iterator<Item = ObjectId> {
         self.headers
-            .iter()
+            .keys()
             .map(move |header| ObjectId::new(kind, *header))
     }
 
@@ -29,9 +46,10 @@ impl Reserve {
         self.pages.remove(&page)
     }
 
-    /// Takes the header of an object out; `false` if it is not reserved here.
-    pub fn take_object(&mut self, object: ObjectId) -> bool {
-        self.headers.remove(&object.header())
+    /// Takes the header of an object out; `None` if it is not reserved here.
+    pub fn take_object(&mut self, id: ObjectId) -> Option<NewObject> {
+        let generation = self.headers.remove(&id.header())?;
+        Some(NewObject { id, generation })
     }
 
     /// Puts a page back.
@@ -39,9 +57,9 @@ impl Reserve {
         self.pages.insert(page);
     }
 
-    /// Puts the header of an object back.
-    pub fn put_object(&mut self, object: ObjectId) {
-        self.headers.insert(object.header());
+    /// Puts the header of an object back that was not made.
+    pub fn put_object(&mut self, NewObject { id, generation }: NewObject) {
+        self.headers.insert(id.header(), generation);
     }
 
     /// Adds what another one has.

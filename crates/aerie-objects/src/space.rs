@@ -1,133 +1,188 @@
-//! Free pages and headers. They are known in memory only: an opened store finds them by a walk, so
-//! that a crash leaks nothing.
+//! Free pages and headers, of which a transaction takes.
 
+use crate::error::{Error, Result};
 use crate::id::HEADER_BYTES;
 use crate::layout::PAGE;
-use crate::pages::Pages;
-use buddy_system_allocator::FrameAllocator;
-use hashbrown::HashMap;
-use std::collections::BTreeSet;
+use crate::reserve::{NewObject, Reserve};
+use crate::whole::Whole;
+use crate::{Kind, ObjectId};
 use std::ops::Range;
 
-/// Headers in a page of headers.
-const HEADERS: u64 = PAGE / HEADER_BYTES;
-const _: () = assert!(HEADERS == u32::BITS as u64);
-
-/// Divides a range into blocks whose start is a multiple of their length, a power of two.
-fn blocks(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
-    let mut start = range.start;
-    std::iter::from_fn(move || {
-        let left = (range.end - start).checked_ilog2()?;
-        let count = 1 << left.min(start.trailing_zeros());
-        start += count;
-        Some((start - count, count))
-    })
+/// Free pages and headers.
+pub(crate) enum Space {
+    /// All of a store.
+    Whole(Whole),
+    /// Those of a speculation.
+    Part(Part),
 }
 
-/// Free pages, as a buddy allocator keeps them (paper section 4.2.4), and pages of headers.
-pub(crate) struct Space {
-    pages: FrameAllocator<48>,
-    free_pages: u64,
-    /// The used headers of each page that has any, as bits.
-    headers: HashMap<u64, u32>,
-    /// Pages in `headers` that have a free header.
-    open: BTreeSet<u64>,
+/// What a speculation can use: headers and pages of a reserve, and pages that no other process sees.
+/// What it frees can be used again if no other process sees it.
+pub(crate) struct Part {
+    /// Headers with the generations of their objects.
+    headers: Vec<(u64, u64)>,
+    pages: Vec<u64>,
+    /// Private pages that were not used yet, by their numbers.
+    unused: Range<u64>,
+    /// Private pages that were freed.
+    freed: Vec<u64>,
+    /// The first private page.
+    private: u64,
+}
+
+impl Part {
+    pub(crate) fn new(reserve: &Reserve, private: Range<u64>) -> Self {
+        let mut part = Self {
+            headers: reserve.headers.iter().map(|(h, g)| (*h, *g)).collect(),
+            pages: reserve.pages.iter().copied().collect(),
+            private: private.start * PAGE,
+            unused: private,
+            freed: Vec::new(),
+        };
+        // New objects that are made together are near each other.
+        part.headers.sort_unstable_by(|a, b| b.cmp(a));
+        part.pages.sort_unstable_by(|a, b| b.cmp(a));
+        part
+    }
 }
 
 impl Space {
-    /// All pages with these numbers are free, but for those that are used or have used headers.
-    pub(crate) fn new(numbers: Range<u64>, used: &Pages, headers: HashMap<u64, u32>) -> Self {
-        let is_used =
-            |number: u64| used.contains(number * PAGE) || headers.contains_key(&(number * PAGE));
-        let mut frames = FrameAllocator::new();
-        frames.insert(numbers.start as usize..numbers.end as usize);
-        let mut free_pages = numbers.end - numbers.start;
-        let mut next = numbers.start;
-        while let Some(start) = (next..numbers.end).find(|number| is_used(*number)) {
-            next = (start..numbers.end)
-                .find(|number| !is_used(*number))
-                .unwrap_or(numbers.end);
-            free_pages -= next - start;
-            blocks(start..next).for_each(|(start, count)| {
-                let taken = frames.alloc_at(start as usize, count as usize);
-                debug_assert!(taken.is_some(), "each page is taken once");
-            });
-        }
-        let is_open = |(page, bits): (&u64, &u32)| (*bits != u32::MAX).then_some(*page);
-        let open = headers.iter().filter_map(is_open).collect();
-        Self {
-            pages: frames,
-            free_pages,
-            headers,
-            open,
-        }
-    }
-
-    pub(crate) fn free_pages(&self) -> u64 {
-        self.free_pages
-    }
-
-    /// Takes a page; its byte offset.
+    /// Takes a page of no contents; its byte offset.
     pub(crate) fn take_page(&mut self) -> Option<u64> {
-        let page = self.pages.alloc(1)?;
-        self.free_pages -= 1;
-        Some(page as u64 * PAGE)
+        match self {
+            Self::Whole(whole) => whole.take_page(),
+            Self::Part(part) => {
+                let new = || part.unused.next().map(|number| number * PAGE);
+                part.freed.pop().or_else(new)
+            }
+        }
     }
 
     pub(crate) fn give_page(&mut self, page: u64) {
-        self.pages.dealloc((page / PAGE) as usize, 1);
-        self.free_pages += 1;
+        match self {
+            Self::Whole(whole) => whole.give_page(page),
+            Self::Part(part) if page >= part.private => part.freed.push(page),
+            Self::Part(_) => {}
+        }
     }
 
-    /// Takes a free header of a page that has one.
-    pub(crate) fn take_header(&mut self) -> Option<u64> {
-        let page = *self.open.first()?;
-        let bits = self.headers.get_mut(&page)?;
-        let slot = bits.trailing_ones();
-        *bits |= 1 << slot;
-        if *bits == u32::MAX {
-            self.open.remove(&page);
+    /// Takes a page of a reserve.
+    pub(crate) fn take_reserved(&mut self) -> Option<u64> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Part(part) => part.pages.pop(),
         }
-        Some(page + u64::from(slot) * HEADER_BYTES)
+    }
+
+    /// Gives back a page of a reserve that was not used.
+    pub(crate) fn give_reserved(&mut self, page: u64) {
+        if let Self::Part(part) = self {
+            part.pages.push(page);
+        }
+    }
+
+    /// Takes a free header for an object of this kind; `None` if one needs a new page.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is none, and none can be made.
+    pub(crate) fn take_header(&mut self, kind: Kind) -> Result<Option<NewObject>> {
+        let new = |(header, generation)| NewObject {
+            id: ObjectId::new(kind, header),
+            generation,
+        };
+        match self {
+            Self::Whole(whole) => Ok(whole
+                .take_header()
+                .map(|header| new((header, whole.next_generation())))),
+            Self::Part(part) => part
+                .headers
+                .pop()
+                .map(|taken| Some(new(taken)))
+                .ok_or(Error::Full),
+        }
+    }
+
+    /// Undoes [`take_header`](Self::take_header).
+    pub(crate) fn give_new(&mut self, NewObject { id, generation }: NewObject) {
+        match self {
+            Self::Whole(whole) => whole.give_header(id.header()),
+            Self::Part(part) => part.headers.push((id.header(), generation)),
+        }
     }
 
     /// Makes a page one of headers, which are all free.
     pub(crate) fn add_headers(&mut self, page: u64) {
-        self.headers.insert(page, 0);
-        self.open.insert(page);
+        if let Self::Whole(whole) = self {
+            whole.add_headers(page);
+        }
     }
 
     /// Takes back a page of headers of which none is used.
     pub(crate) fn remove_headers(&mut self, page: u64) {
-        debug_assert_eq!(self.headers.get(&page), Some(&0));
-        self.headers.remove(&page);
-        self.open.remove(&page);
-    }
-
-    /// Whether a used header begins at this byte.
-    pub(crate) fn has_header(&self, header: u64) -> bool {
-        let bits = self.headers.get(&(header / PAGE * PAGE));
-        bits.is_some_and(|bits| bits & 1 << (header % PAGE / HEADER_BYTES) != 0)
-    }
-
-    /// Frees a header.
-    pub(crate) fn give_header(&mut self, header: u64) {
-        let page = header / PAGE * PAGE;
-        if let Some(bits) = self.headers.get_mut(&page) {
-            if *bits == u32::MAX {
-                self.open.insert(page);
-            }
-            *bits &= !(1 << (header % PAGE / HEADER_BYTES));
+        if let Self::Whole(whole) = self {
+            whole.remove_headers(page);
         }
     }
 
-    /// Frees a header, and its page if no other header there is used.
+    /// Frees the header of an object, and its page if no other header there is used.
     pub(crate) fn give_header_and_page(&mut self, header: u64) {
-        let page = header / PAGE * PAGE;
-        self.give_header(header);
-        if self.headers.get(&page) == Some(&0) {
-            self.remove_headers(page);
-            self.give_page(page);
+        if let Self::Whole(whole) = self {
+            whole.give_header_and_page(header);
+        }
+    }
+
+    /// Whether a used header can begin at this byte.
+    pub(crate) fn has_header(&self, header: u64) -> bool {
+        match self {
+            Self::Whole(whole) => whole.has_header(header),
+            Self::Part(_) => header.is_multiple_of(HEADER_BYTES),
+        }
+    }
+
+    /// Pages that are free.
+    pub(crate) fn free_pages(&self) -> u64 {
+        match self {
+            Self::Whole(whole) => whole.free_pages(),
+            Self::Part(part) => part.pages.len() as u64,
+        }
+    }
+
+    /// Reserves pages and headers, as many as there are of the wanted ones. `clear` fills a page with
+    /// zeros.
+    pub(crate) fn reserve(&mut self, pages: usize, headers: usize, clear: impl Fn(u64)) -> Reserve {
+        let mut reserve = Reserve::default();
+        let Self::Whole(whole) = self else {
+            return reserve;
+        };
+        while reserve.headers.len() < headers {
+            match whole.take_header() {
+                Some(header) => drop(reserve.headers.insert(header, whole.next_generation())),
+                None => {
+                    let Some(page) = whole.take_page() else { break };
+                    clear(page);
+                    whole.add_headers(page);
+                }
+            }
+        }
+        let taken = (0..pages).map_while(|_| whole.take_page());
+        reserve.pages.extend(taken);
+        reserve
+    }
+
+    /// Numbers of pages and of headers that can be taken of a reserve.
+    pub(crate) fn reserved(&self) -> (usize, usize) {
+        match self {
+            Self::Whole(_) => (0, 0),
+            Self::Part(part) => (part.pages.len(), part.headers.len()),
+        }
+    }
+
+    /// Adds what was reserved.
+    pub(crate) fn extend(&mut self, more: &Reserve) {
+        if let Self::Part(part) = self {
+            let Part { headers, pages, .. } = Part::new(more, 0..0);
+            part.headers.extend(headers);
+            part.pages.extend(pages);
         }
     }
 }

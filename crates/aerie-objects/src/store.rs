@@ -5,11 +5,13 @@ use crate::check::walk;
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::log::{Log, replay};
+use crate::overlay::Overlay;
 use crate::reading::object::generation;
 use crate::reserve::Reserve;
-use crate::space::Space;
+use crate::space::{Part, Space};
 use crate::superblock::Superblock;
-use crate::transaction::Transaction;
+use crate::transaction::{Buffers, Transaction};
+use crate::whole::Whole;
 use medium::Pmem;
 use parking_lot::Mutex;
 use vfs::check::Report;
@@ -27,12 +29,20 @@ pub fn recover<P: Pmem + Clone>(memory: &P) -> Result<bool> {
     Ok(first.is_some())
 }
 
-/// A store of objects, open for changes. Only one may be open on a memory.
+/// A store of objects, open for changes. Only one may be open on a memory, but for speculations.
 pub struct Store<P> {
     memory: P,
     superblock: Superblock,
-    log: Mutex<Log<P>>,
+    changes: Mutex<Changes<P>>,
     space: Mutex<Space>,
+}
+
+/// What one transaction at a time uses.
+pub(crate) struct Changes<P> {
+    /// The redo log. A speculation has none.
+    pub(crate) log: Option<Log<P>>,
+    /// Those of the last transaction, empty.
+    pub(crate) buffers: Buffers,
 }
 
 impl<P: Pmem + Clone> Store<P> {
@@ -43,7 +53,7 @@ impl<P: Pmem + Clone> Store<P> {
     /// log and of the memory.
     pub fn open(memory: P) -> Result<Self> {
         let superblock = Superblock::load(&memory)?;
-        let log = replay(&memory, &superblock)?;
+        let (log, generation) = replay(&memory, &superblock)?;
         let mut report = Report::default();
         let walk = walk(&memory, &superblock, &mut report);
         if let Some(found) = report.findings.first() {
@@ -52,13 +62,55 @@ impl<P: Pmem + Clone> Store<P> {
             return Err(Error::Damaged { structure, at, why });
         }
         let pages = superblock.first_page()..superblock.bytes / PAGE;
-        let space = Space::new(pages, &walk.pages, walk.headers);
-        Ok(Self {
+        let space = Whole::new(pages, &walk.pages, walk.headers, generation);
+        Ok(Self::new(
             memory,
             superblock,
-            log: Mutex::new(log),
+            Some(log),
+            Space::Whole(space),
+        ))
+    }
+}
+
+impl<P: Pmem> Store<Overlay<P>> {
+    /// A speculation on the store that another process has open: its transactions change the overlay
+    /// only, and need no log. It has no reserve yet.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`], and errors of the memory.
+    pub fn speculate(memory: Overlay<P>) -> Result<Self> {
+        let superblock = Superblock::load(&memory)?;
+        let part = Part::new(&Reserve::default(), memory.private_pages());
+        Ok(Self::new(memory, superblock, None, Space::Part(part)))
+    }
+
+    /// Drops all changes of the speculation. From here on it uses `reserve`.
+    pub fn restart(&self, reserve: &Reserve) {
+        let mut space = self.space.lock();
+        self.memory.clear();
+        *space = Space::Part(Part::new(reserve, self.memory.private_pages()));
+    }
+
+    /// Numbers of pages and of headers that the speculation can still use.
+    pub fn reserved(&self) -> (usize, usize) {
+        self.space.lock().reserved()
+    }
+
+    /// Adds to what the speculation can use.
+    pub fn extend(&self, more: &Reserve) {
+        self.space.lock().extend(more);
+    }
+}
+
+impl<P> Store<P> {
+    fn new(memory: P, superblock: Superblock, log: Option<Log<P>>, space: Space) -> Self {
+        let buffers = Buffers::default();
+        Self {
+            memory,
+            superblock,
+            changes: Mutex::new(Changes { log, buffers }),
             space: Mutex::new(space),
-        })
+        }
     }
 }
 
@@ -68,8 +120,8 @@ impl<P: Pmem> Store<P> {
     /// # Errors
     /// [`Error::NotAStore`] after a failed commit: the store must be opened again.
     pub fn begin(&self) -> Result<Transaction<'_, P>> {
-        let log = self.log.lock();
-        if log.is_failed {
+        let changes = self.changes.lock();
+        if changes.log.as_ref().is_some_and(|log| log.is_failed) {
             let what = "a commit has failed; open the store again".to_owned();
             return Err(Error::NotAStore(what));
         }
@@ -77,7 +129,7 @@ impl<P: Pmem> Store<P> {
             &self.memory,
             &self.superblock,
             &self.space,
-            log,
+            changes,
         ))
     }
 
@@ -109,23 +161,10 @@ impl<P: Pmem> Store<P> {
 
     /// Reserves pages and headers, as many as there are of the wanted ones.
     pub fn reserve(&self, pages: usize, headers: usize) -> Reserve {
-        let mut reserve = Reserve::default();
-        let mut space = self.space.lock();
-        while reserve.headers.len() < headers {
-            match space.take_header() {
-                Some(header) => drop(reserve.headers.insert(header)),
-                None => {
-                    let Some(page) = space.take_page() else { break };
-                    // Readers find free headers. After a crash nothing leads to them, and all words
-                    // of one that is used come from a record: no fence.
-                    self.memory.store_nt(page, &[0; PAGE as usize]);
-                    space.add_headers(page);
-                }
-            }
-        }
-        let taken = (0..pages).map_while(|_| space.take_page());
-        reserve.pages.extend(taken);
-        reserve
+        // Readers find free headers. After a crash nothing leads to them, and all words of one that is
+        // used come from a record: no fence.
+        let clear = |page| self.memory.store_nt(page, &[0; PAGE as usize]);
+        self.space.lock().reserve(pages, headers, clear)
     }
 
     /// Frees what is reserved.
@@ -135,7 +174,7 @@ impl<P: Pmem> Store<P> {
             .pages
             .into_iter()
             .for_each(|page| space.give_page(page));
-        for header in reserve.headers {
+        for header in reserve.headers.into_keys() {
             space.give_header_and_page(header);
         }
     }

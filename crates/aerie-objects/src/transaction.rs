@@ -8,17 +8,21 @@
 //! 3. The words are stored at home and durable (home-before-reclaim). Meanwhile the version of each
 //!    changed object is odd.
 //! 4. The log is truncated. Memory that the transaction has freed can be used from here on.
+//!
+//! The transaction of a speculation stores all words at once, and keeps the old ones to undo it.
+//! Meanwhile the version of each changed object is odd.
 
-use crate::ObjectId;
 use crate::error::{Error, Result};
 use crate::layout::{PAGE, header};
 use crate::load::Load;
-use crate::log::Log;
 use crate::reading::object::generation;
 use crate::record;
+use crate::reserve::NewObject;
 use crate::seeded::{Bug, hit};
 use crate::space::Space;
+use crate::store::Changes;
 use crate::superblock::Superblock;
+use crate::{Kind, ObjectId};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use parking_lot::{Mutex, MutexGuard};
@@ -29,35 +33,59 @@ use std::sync::atomic::{Ordering, fence};
 enum Step {
     /// The word at this offset had this value here, if any.
     Word(u64, Option<u64>),
-    /// The word of a new page at this offset had this value.
+    /// The word at this offset had this value, and was stored at once.
     Stored(u64, u64),
     TookPage(u64),
+    TookReserved(u64),
     GavePage(u64),
-    TookHeader(u64),
+    TookHeader(NewObject),
     GaveHeader(u64),
     NewHeaders(u64),
-    Changed(ObjectId),
+    /// The object was changed, and before that at this step, if ever.
+    Changed(ObjectId, Option<usize>),
 }
 
 /// A point of a transaction to which it can be rolled back.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(usize);
 
+/// What a transaction has changed.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    words: HashMap<u64, u64>,
+    /// Pages that nothing reaches yet, with the number of steps before each.
+    fresh: HashMap<u64, usize>,
+    /// The changed objects, each with the number of steps before its last change that was noted.
+    changed: HashMap<ObjectId, usize>,
+    steps: Vec<Step>,
+}
+
+impl Buffers {
+    /// Empties them, for the next transaction.
+    fn clear(mut self) -> Self {
+        const KEPT: usize = 1 << 10;
+        if self.words.capacity().max(self.steps.capacity()) > KEPT {
+            return Self::default();
+        }
+        self.words.clear();
+        self.fresh.clear();
+        self.changed.clear();
+        self.steps.clear();
+        self
+    }
+}
+
 /// Changes that are not durable yet. To drop it undoes them.
 pub struct Transaction<'a, P: Pmem> {
     memory: &'a P,
     superblock: &'a Superblock,
     space: &'a Mutex<Space>,
-    log: MutexGuard<'a, Log<P>>,
-    words: HashMap<u64, u64>,
-    /// Pages that nothing reaches yet, with the number of steps before each.
-    fresh: HashMap<u64, usize>,
+    shared: MutexGuard<'a, Changes<P>>,
+    changes: Buffers,
     /// Whether contents were stored that must be durable before the commit.
     has_contents: bool,
     /// Steps before the last mark.
     marked: usize,
-    changed: HashSet<ObjectId>,
-    steps: Vec<Step>,
 }
 
 impl<'a, P: Pmem> Transaction<'a, P> {
@@ -65,26 +93,37 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         memory: &'a P,
         superblock: &'a Superblock,
         space: &'a Mutex<Space>,
-        log: MutexGuard<'a, Log<P>>,
+        mut shared: MutexGuard<'a, Changes<P>>,
     ) -> Self {
         Self {
             memory,
             superblock,
             space,
-            log,
-            words: HashMap::new(),
-            fresh: HashMap::new(),
+            changes: std::mem::take(&mut shared.buffers),
+            shared,
             has_contents: false,
             marked: 0,
-            changed: HashSet::new(),
-            steps: Vec::new(),
         }
     }
 
     /// Whether the log can take all changes up to now as one record.
     pub fn fits(&self) -> bool {
+        let Buffers { words, changed, .. } = &self.changes;
         // A word takes two at most; each changed object has a new version.
-        2 * (self.words.len() + self.changed.len()) as u64 <= self.log.longest
+        let most = 2 * (words.len() + changed.len()) as u64;
+        self.shared
+            .log
+            .as_ref()
+            .is_none_or(|log| most <= log.longest)
+    }
+
+    fn is_speculative(&self) -> bool {
+        self.shared.log.is_none()
+    }
+
+    /// The memory. Contents of pages are there, changed words are not.
+    pub fn memory(&self) -> &'a P {
+        self.memory
     }
 
     /// The superblock of the store.
@@ -93,7 +132,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     }
 
     fn is_fresh(&self, off: u64) -> bool {
-        self.fresh.contains_key(&(off / PAGE * PAGE))
+        self.changes.fresh.contains_key(&(off / PAGE * PAGE))
     }
 
     /// Whether the object exists or is being made by this transaction. Its header is then not
@@ -106,12 +145,6 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         Ok(is_header && generation(self, object).is_ok())
     }
 
-    /// The generation of the next object.
-    pub(crate) fn next_generation(&mut self) -> u64 {
-        self.log.generation += 1;
-        self.log.generation
-    }
-
     /// Stores contents of a file in one of its pages. This is not undone. They are durable before the
     /// commit.
     pub fn store_contents(&mut self, off: u64, bytes: &[u8]) {
@@ -121,18 +154,27 @@ impl<'a, P: Pmem> Transaction<'a, P> {
 
     /// Changes a word.
     pub(crate) fn set(&mut self, off: u64, value: u64) -> Result<()> {
-        match self.fresh.get(&(off / PAGE * PAGE)) {
+        let memory = self.memory;
+        if self.is_speculative() {
+            self.changes
+                .steps
+                .push(Step::Stored(off, memory.load(off)?));
+            memory.store_word(off, value);
+            return Ok(());
+        }
+        match self.changes.fresh.get(&(off / PAGE * PAGE)) {
             Some(taken) => {
-                let memory = self.memory;
                 // A roll-back to before the page needs no words of it.
                 if *taken < self.marked {
-                    self.steps.push(Step::Stored(off, memory.load(off)?));
+                    self.changes
+                        .steps
+                        .push(Step::Stored(off, memory.load(off)?));
                 }
                 memory.store_word(off, value);
             }
             None => {
-                let old = self.words.insert(off, value);
-                self.steps.push(Step::Word(off, old));
+                let old = self.changes.words.insert(off, value);
+                self.changes.steps.push(Step::Word(off, old));
             }
         }
         Ok(())
@@ -150,23 +192,56 @@ impl<'a, P: Pmem> Transaction<'a, P> {
 
     /// Changes a word of an object's header.
     pub(crate) fn set_header(&mut self, object: ObjectId, word: u64, value: u64) -> Result<()> {
-        self.change(object);
+        self.change(object)?;
         self.set(object.header() + word * 8, value)
     }
 
     /// Notes that readers of the object have to look again.
-    pub(crate) fn change(&mut self, object: ObjectId) {
-        if self.changed.insert(object) {
-            self.steps.push(Step::Changed(object));
+    pub(crate) fn change(&mut self, object: ObjectId) -> Result<()> {
+        let last = self.changes.changed.get(&object).copied();
+        if last.is_some_and(|last| last >= self.marked) {
+            return Ok(());
         }
+        if last.is_none() && self.is_speculative() {
+            self.set_version(object, |version| version | 1)?;
+            // Readers that see a new word also see the odd version.
+            fence(Ordering::Release);
+        }
+        let steps = &mut self.changes.steps;
+        self.changes.changed.insert(object, steps.len());
+        steps.push(Step::Changed(object, last));
+        Ok(())
+    }
+
+    /// Changes the version of an object in place.
+    fn set_version(&self, object: ObjectId, change: impl FnOnce(u64) -> u64) -> Result<()> {
+        let at = object.header() + header::VERSION * 8;
+        self.memory.store_word(at, change(self.memory.load(at)?));
+        Ok(())
+    }
+
+    /// The objects that were changed since `mark`, the last one.
+    pub fn changed_since(&self, mark: Mark) -> impl Iterator<Item = ObjectId> {
+        let steps = self.changes.steps.get(mark.0..).unwrap_or_default();
+        steps.iter().filter_map(|step| match step {
+            Step::Changed(object, _) => Some(*object),
+            _ => None,
+        })
+    }
+
+    /// What was there at `mark`, the last one, for readers of headers.
+    pub fn before(&self, mark: Mark) -> Before<'_, 'a, P> {
+        Before { tx: self, mark }
     }
 
     /// Takes a page of zeros.
     pub(crate) fn take_page(&mut self) -> Result<u64> {
         let page = self.reused().or_else(|| self.space.lock().take_page());
         let page = page.ok_or(Error::Full)?;
-        self.fresh.insert(page, self.steps.len());
-        self.steps.push(Step::TookPage(page));
+        if !self.is_speculative() {
+            self.changes.fresh.insert(page, self.changes.steps.len());
+        }
+        self.changes.steps.push(Step::TookPage(page));
         self.memory.store_nt(page, &[0; PAGE as usize]);
         Ok(page)
     }
@@ -174,98 +249,155 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     /// A page that this transaction has freed, if that bug is armed.
     fn reused(&mut self) -> Option<u64> {
         let is_given = |step: &Step| matches!(step, Step::GavePage(_));
-        let at = self.steps.iter().position(is_given)?;
-        match hit(Bug::ReuseAtOnce).then(|| self.steps.remove(at)) {
+        let at = self.changes.steps.iter().position(is_given)?;
+        match hit(Bug::ReuseAtOnce).then(|| self.changes.steps.remove(at)) {
             Some(Step::GavePage(page)) => Some(page),
             _ => None,
         }
     }
 
+    /// Takes a page of the reserve of a speculation, with its contents.
+    pub(crate) fn take_reserved(&mut self) -> Result<u64> {
+        let page = self.space.lock().take_reserved().ok_or(Error::Full)?;
+        self.changes.steps.push(Step::TookReserved(page));
+        Ok(page)
+    }
+
     /// Frees a page after the commit.
     pub(crate) fn give_page(&mut self, page: u64) {
-        self.steps.push(Step::GavePage(page));
+        self.changes.steps.push(Step::GavePage(page));
     }
 
     /// Takes a free header.
-    pub(crate) fn take_header(&mut self) -> Result<u64> {
-        let found = self.space.lock().take_header();
-        let header = match found {
-            Some(header) => header,
+    pub(crate) fn take_header(&mut self, kind: Kind) -> Result<NewObject> {
+        let found = self.space.lock().take_header(kind)?;
+        let new = match found {
+            Some(new) => new,
             None => {
                 let page = self.take_page()?;
                 let mut space = self.space.lock();
                 space.add_headers(page);
-                self.steps.push(Step::NewHeaders(page));
-                space.take_header().ok_or(Error::Full)?
+                self.changes.steps.push(Step::NewHeaders(page));
+                space.take_header(kind)?.ok_or(Error::Full)?
             }
         };
-        self.steps.push(Step::TookHeader(header));
-        Ok(header)
+        self.changes.steps.push(Step::TookHeader(new));
+        Ok(new)
     }
 
     /// Frees a header after the commit.
     pub(crate) fn give_header(&mut self, header: u64) {
-        self.steps.push(Step::GaveHeader(header));
+        self.changes.steps.push(Step::GaveHeader(header));
     }
 
     /// The present point.
     pub fn mark(&mut self) -> Mark {
-        self.marked = self.steps.len();
+        self.marked = self.changes.steps.len();
         Mark(self.marked)
     }
 
     /// Undoes everything since `mark`.
     pub fn roll_back(&mut self, mark: Mark) {
-        while self.steps.len() > mark.0 {
-            match self.steps.pop() {
-                Some(Step::Word(..)) if hit(Bug::RollBackForgotten) => {}
-                Some(Step::Stored(off, old)) => self.memory.store_word(off, old),
-                Some(Step::Word(off, Some(old))) => drop(self.words.insert(off, old)),
-                Some(Step::Word(off, None)) => drop(self.words.remove(&off)),
-                Some(Step::TookPage(page)) => {
-                    self.fresh.remove(&page);
-                    self.space.lock().give_page(page);
-                }
-                Some(Step::TookHeader(header)) => self.space.lock().give_header(header),
-                Some(Step::NewHeaders(page)) => self.space.lock().remove_headers(page),
-                Some(Step::Changed(object)) => drop(self.changed.remove(&object)),
-                Some(Step::GavePage(_) | Step::GaveHeader(_)) | None => {}
+        while self.changes.steps.len() > mark.0 {
+            let Some(step) = self.changes.steps.pop() else {
+                break;
+            };
+            self.undo(step);
+        }
+        self.marked = mark.0;
+    }
+
+    fn undo(&mut self, step: Step) {
+        let words = &mut self.changes.words;
+        match step {
+            Step::Word(..) if hit(Bug::RollBackForgotten) => {}
+            Step::Stored(off, old) => self.memory.store_word(off, old),
+            Step::Word(off, Some(old)) => drop(words.insert(off, old)),
+            Step::Word(off, None) => drop(words.remove(&off)),
+            Step::TookPage(page) => {
+                self.changes.fresh.remove(&page);
+                self.space.lock().give_page(page);
             }
+            Step::TookReserved(page) => self.space.lock().give_reserved(page),
+            Step::TookHeader(new) => self.space.lock().give_new(new),
+            Step::NewHeaders(page) => self.space.lock().remove_headers(page),
+            Step::Changed(object, Some(last)) => drop(self.changes.changed.insert(object, last)),
+            Step::Changed(object, None) => {
+                self.changes.changed.remove(&object);
+                if self.is_speculative() {
+                    self.show(object);
+                }
+            }
+            Step::GavePage(_) | Step::GaveHeader(_) => {}
         }
     }
 
-    /// Makes all changes durable.
+    /// Gives an object of a speculation its next even version, for readers.
+    fn show(&self, object: ObjectId) {
+        // Readers that see this version also see all words.
+        fence(Ordering::Release);
+        // The memory could be read when the version became odd; its next fence reports a failure.
+        let _ = self.set_version(object, |version| (version | 1).wrapping_add(1));
+    }
+
+    /// Makes all changes durable. Those of a speculation are complete.
     ///
     /// # Errors
     /// [`Error::TooLarge`]: nothing has changed. Errors of the memory or of the log: the changes may
     /// or may not be durable, and the store accepts no more transactions.
     pub fn commit(mut self) -> Result<()> {
-        let mut words: Vec<_> = self.words.drain().collect();
+        if self.is_speculative() {
+            self.changes
+                .changed
+                .keys()
+                .for_each(|object| self.show(*object));
+            self.give();
+            return Ok(self.memory.fence(Rule::DurableBeforeUse)?);
+        }
+        let mut words: Vec<_> = self.changes.words.drain().collect();
         let versions = self.versions()?;
         words.extend(&versions);
         words.sort_unstable();
         let record = record::encode(&words);
-        let most = self.log.longest;
-        if record.len() as u64 > most {
-            let words = record.len() as u64;
-            return Err(Error::TooLarge { words, most });
-        }
         if !record.is_empty() {
-            self.log.is_failed = true;
-            self.flush_fresh()?;
-            let end = self.log.appender.append(&record)?;
-            if !hit(Bug::HomeBeforeLog) {
-                self.log.appender.flush()?;
-            }
-            self.store_home(&words, &versions)?;
-            if hit(Bug::HomeBeforeLog) {
-                self.log.appender.flush()?;
-            }
-            self.log.consumer.truncate(end)?;
-            self.log.is_failed = false;
+            self.append_and_store(&words, &versions, &record)?;
         }
         self.give();
         Ok(())
+    }
+
+    fn append_and_store(
+        &mut self,
+        words: &[(u64, u64)],
+        versions: &[(u64, u64)],
+        record: &[u64],
+    ) -> Result<()> {
+        let flushed = self.fresh_pages();
+        let (memory, has_contents) = (self.memory, self.has_contents);
+        let Some(log) = &mut self.shared.log else {
+            return Ok(());
+        };
+        if record.len() as u64 > log.longest {
+            let (words, most) = (record.len() as u64, log.longest);
+            return Err(Error::TooLarge { words, most });
+        }
+        log.is_failed = true;
+        flush_fresh(memory, &flushed, has_contents)?;
+        let end = log.appender.append(record)?;
+        if !hit(Bug::HomeBeforeLog) {
+            log.appender.flush()?;
+        }
+        store_home(memory, words, versions)?;
+        if hit(Bug::HomeBeforeLog) {
+            log.appender.flush()?;
+        }
+        log.consumer.truncate(end)?;
+        log.is_failed = false;
+        Ok(())
+    }
+
+    fn fresh_pages(&self) -> Vec<u64> {
+        self.changes.fresh.keys().copied().collect()
     }
 
     /// The next version of each changed object that readers may know, with its place.
@@ -276,50 +408,18 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             let version = self.memory.load(at)?;
             Ok((at, (version | 1).wrapping_add(1)))
         };
-        self.changed.iter().filter(is_known).map(next).collect()
-    }
-
-    fn flush_fresh(&self) -> Result<()> {
-        for page in self.fresh.keys() {
-            self.memory.flush(*page, PAGE);
-        }
-        let has_contents = self.has_contents && !hit(Bug::ContentsNotFenced);
-        let is_needed = !self.fresh.is_empty() || has_contents;
-        if is_needed && !hit(Bug::NoInitFence) {
-            self.memory.fence(Rule::InitialiseBeforePoint)?;
-        }
-        Ok(())
-    }
-
-    fn store_home(&self, words: &[(u64, u64)], versions: &[(u64, u64)]) -> Result<()> {
-        let memory = self.memory;
-        for (at, next) in versions {
-            memory.store_word(*at, next - 1);
-        }
-        // Readers that see a new word also see the odd version, and those that see the next even
-        // version also see all words.
-        fence(Ordering::Release);
-        let later: HashSet<u64> = versions.iter().map(|(at, _)| *at).collect();
-        for (off, value) in words.iter().filter(|(off, _)| !later.contains(off)) {
-            memory.store_word(*off, *value);
-        }
-        fence(Ordering::Release);
-        for (at, next) in versions {
-            memory.store_word(*at, *next);
-        }
-        for (off, _) in words {
-            memory.flush(*off, 8);
-        }
-        if !hit(Bug::ReclaimBeforeHome) {
-            memory.fence(Rule::HomeBeforeReclaim)?;
-        }
-        Ok(())
+        self.changes
+            .changed
+            .keys()
+            .filter(is_known)
+            .map(next)
+            .collect()
     }
 
     /// Frees what the transaction has given back.
     fn give(&mut self) {
         let mut space = self.space.lock();
-        for step in self.steps.drain(..) {
+        for step in self.changes.steps.drain(..) {
             match step {
                 Step::GavePage(page) => space.give_page(page),
                 Step::GaveHeader(header) => space.give_header_and_page(header),
@@ -332,7 +432,44 @@ impl<'a, P: Pmem> Transaction<'a, P> {
 impl<P: Pmem> Drop for Transaction<'_, P> {
     fn drop(&mut self) {
         self.roll_back(Mark(0));
+        self.shared.buffers = std::mem::take(&mut self.changes).clear();
     }
+}
+
+fn flush_fresh<P: Pmem>(memory: &P, fresh: &[u64], has_contents: bool) -> Result<()> {
+    for page in fresh {
+        memory.flush(*page, PAGE);
+    }
+    let has_contents = has_contents && !hit(Bug::ContentsNotFenced);
+    let is_needed = !fresh.is_empty() || has_contents;
+    if is_needed && !hit(Bug::NoInitFence) {
+        memory.fence(Rule::InitialiseBeforePoint)?;
+    }
+    Ok(())
+}
+
+fn store_home<P: Pmem>(memory: &P, words: &[(u64, u64)], versions: &[(u64, u64)]) -> Result<()> {
+    for (at, next) in versions {
+        memory.store_word(*at, next - 1);
+    }
+    // Readers that see a new word also see the odd version, and those that see the next even
+    // version also see all words.
+    fence(Ordering::Release);
+    let later: HashSet<u64> = versions.iter().map(|(at, _)| *at).collect();
+    for (off, value) in words.iter().filter(|(off, _)| !later.contains(off)) {
+        memory.store_word(*off, *value);
+    }
+    fence(Ordering::Release);
+    for (at, next) in versions {
+        memory.store_word(*at, *next);
+    }
+    for (off, _) in words {
+        memory.flush(*off, 8);
+    }
+    if !hit(Bug::ReclaimBeforeHome) {
+        memory.fence(Rule::HomeBeforeReclaim)?;
+    }
+    Ok(())
 }
 
 impl<P: Pmem> Load for Transaction<'_, P> {
@@ -341,23 +478,61 @@ impl<P: Pmem> Load for Transaction<'_, P> {
     }
 
     fn load(&self, off: u64) -> Result<u64> {
-        match self.words.get(&off) {
+        match self.changes.words.get(&off) {
             Some(word) => Ok(*word),
             None => Ok(self.memory.load(off)?),
         }
     }
 
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<()> {
-        let mut at = off;
-        let mut left = buf;
-        while !left.is_empty() {
-            let skip = (at % 8) as usize;
-            let word = self.load(at - skip as u64)?.to_le_bytes();
-            let (now, later) = left.split_at_mut(left.len().min(8 - skip));
-            now.copy_from_slice(&word[skip..skip + now.len()]);
-            at += now.len() as u64;
-            left = later;
+        if self.changes.words.is_empty() {
+            return Ok(self.memory.read(off, buf)?);
         }
-        Ok(())
+        read_words(self, off, buf)
+    }
+}
+
+/// Reads bytes word by word.
+fn read_words<M: Load>(memory: &M, off: u64, buf: &mut [u8]) -> Result<()> {
+    let mut at = off;
+    let mut left = buf;
+    while !left.is_empty() {
+        let skip = (at % 8) as usize;
+        let word = memory.load(at - skip as u64)?.to_le_bytes();
+        let (now, later) = left.split_at_mut(left.len().min(8 - skip));
+        now.copy_from_slice(&word[skip..skip + now.len()]);
+        at += now.len() as u64;
+        left = later;
+    }
+    Ok(())
+}
+
+/// A transaction as it was at a mark.
+pub struct Before<'t, 'a, P: Pmem> {
+    tx: &'t Transaction<'a, P>,
+    mark: Mark,
+}
+
+impl<P: Pmem> Load for Before<'_, '_, P> {
+    fn len_bytes(&self) -> u64 {
+        self.tx.len_bytes()
+    }
+
+    fn load(&self, off: u64) -> Result<u64> {
+        let steps = self.tx.changes.steps.get(self.mark.0..).unwrap_or_default();
+        let first = steps.iter().find_map(|step| match step {
+            Step::Word(at, old) if *at == off => Some(*old),
+            Step::Stored(at, old) if *at == off => Some(Some(*old)),
+            _ => None,
+        });
+        match first {
+            Some(Some(old)) => Ok(old),
+            Some(None) => Ok(self.tx.memory.load(off)?),
+            None => self.tx.load(off),
+        }
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<()> {
+        read_words(self, off, buf)
     }
 }

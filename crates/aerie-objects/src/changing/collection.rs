@@ -43,9 +43,14 @@ impl<P: Pmem> Transaction<'_, P> {
             if is_inside(self, collection, object)? {
                 return Err(Error::Cycle(object));
             }
-            self.set_header(object, header::PARENT, collection.to_bits())?;
         }
-        self.change(collection);
+        let parent = if members == 1 {
+            collection.to_bits()
+        } else {
+            0
+        };
+        self.set_header(object, header::PARENT, parent)?;
+        self.change(collection)?;
         if table.buckets == 0 {
             self.add_page(collection, 0)?;
             table = self.set_buckets(table, 1)?;
@@ -70,14 +75,12 @@ impl<P: Pmem> Transaction<'_, P> {
         let Some(entry) = table.find(self, key)? else {
             return Ok(None);
         };
-        self.change(collection);
+        self.change(collection)?;
         self.set(entry.slot, 0)?;
         let entries = word(self, collection, header::ENTRIES)?.saturating_sub(1);
         self.set_header(collection, header::ENTRIES, entries)?;
         let members = self.add_members(entry.object, -1)?;
-        if entry.object.kind() == Kind::Collection {
-            self.set_header(entry.object, header::PARENT, 0)?;
-        }
+        self.set_header(entry.object, header::PARENT, 0)?;
         if table.buckets > SPARSE && entries * SPARSE < table.buckets * TARGET {
             self.rehash(table, (entries / TARGET * 2).max(1))?;
         }

@@ -5,6 +5,7 @@ use crate::id::HEADER_BYTES;
 use crate::layout::header;
 use crate::reading::collection::entries;
 use crate::reading::object::{members, own, size};
+use crate::reserve::NewObject;
 use crate::transaction::Transaction;
 use crate::{Kind, ObjectId};
 use medium::Pmem;
@@ -15,8 +16,8 @@ impl<P: Pmem> Transaction<'_, P> {
     /// # Errors
     /// [`Error::Full`], and errors of the memory.
     pub fn create(&mut self, kind: Kind) -> Result<ObjectId> {
-        let header = self.take_header()?;
-        self.create_at(ObjectId::new(kind, header))
+        let new = self.take_header(kind)?;
+        self.create_at(new)
     }
 
     /// Makes an object as [`create`](Self::create) does, whose header the caller has
@@ -24,15 +25,15 @@ impl<P: Pmem> Transaction<'_, P> {
     ///
     /// # Errors
     /// Errors of the memory.
-    pub fn create_at(&mut self, object: ObjectId) -> Result<ObjectId> {
-        let header = object.header();
-        self.change(object);
-        let generation = self.next_generation();
-        self.set(header, generation << 8 | object.kind() as u64)?;
+    pub fn create_at(&mut self, new: NewObject) -> Result<ObjectId> {
+        let NewObject { id, generation } = new;
+        let header = id.header();
+        self.change(id)?;
+        self.set(header, generation << 8 | id.kind() as u64)?;
         for word in (1..HEADER_BYTES / 8).filter(|word| *word != header::VERSION) {
             self.set(header + word * 8, 0)?;
         }
-        Ok(object)
+        Ok(id)
     }
 
     /// Removes an object and its pages. The caller has removed all entries that lead to it.

@@ -29,6 +29,17 @@ impl<P: Pmem> Transaction<'_, P> {
         self.map_page(object, index, page)
     }
 
+    /// Adds a page of the reserve of a speculation, as [`add_page`](Self::add_page) does. Its contents
+    /// stay.
+    ///
+    /// # Errors
+    /// As [`add_page`](Self::add_page).
+    pub fn add_reserved(&mut self, object: ObjectId, index: u64) -> Result<u64> {
+        let page = self.take_reserved()?;
+        self.add_page_at(object, index, page)?;
+        Ok(page)
+    }
+
     /// Puts a page of zeros in the place of the one at this index, which is freed. Returns its byte
     /// offset.
     ///

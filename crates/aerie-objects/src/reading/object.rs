@@ -48,17 +48,14 @@ pub fn members<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
     word(memory, object, header::MEMBERS)
 }
 
-/// The collection that has this collection; `None` for the root, and for one that is not linked.
+/// The collection that has the only entry for this object. `None` for the root, for an object without
+/// an entry, and for an mFile of which it is unknown, since it has or had several.
 ///
 /// # Errors
 /// [`Error::NoObject`], and errors of the memory.
-pub fn parent<M: Load + ?Sized>(memory: &M, collection: ObjectId) -> Result<Option<ObjectId>> {
-    generation(memory, collection)?;
-    Ok(ObjectId::from_bits(word(
-        memory,
-        collection,
-        header::PARENT,
-    )?))
+pub fn parent<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<Option<ObjectId>> {
+    generation(memory, object)?;
+    Ok(ObjectId::from_bits(word(memory, object, header::PARENT)?))
 }
 
 /// Whether `collection` is `other` or inside it.

@@ -285,7 +285,7 @@ fn options() -> impl Iterator<Item = Options> {
             model,
             recovery_depth,
             states_per_point,
-            samples: 4,
+            samples: 8,
             ..Options::default()
         })
     })

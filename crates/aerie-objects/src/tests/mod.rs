@@ -4,6 +4,7 @@ mod crashes;
 mod hostile;
 mod model;
 mod readers;
+mod speculation;
 mod trees;
 
 use crate::{Result, Store};

@@ -272,9 +272,10 @@ fn a_reserve_is_used_or_given_back() {
     assert_eq!(reserve.pages().count(), 5);
     assert_eq!(reserve.objects(Kind::MFile).count(), 40);
     let file = reserve.objects(Kind::MFile).next().unwrap();
-    assert!(reserve.take_object(file) && !reserve.take_object(file));
+    let new = reserve.take_object(file).unwrap();
+    assert_eq!(reserve.take_object(file), None);
     let mut tx = store.begin().unwrap();
-    tx.create_at(file).unwrap();
+    assert_eq!(tx.create_at(new).unwrap(), file);
     tx.add(store.root(), b"file", file).unwrap();
     tx.commit().unwrap();
     assert_clean(&store);

@@ -4,7 +4,7 @@
 
 use super::refusal::{Invariant, Refusal, Stop, violation};
 use super::seeded::{Bug, hit};
-use aerie_objects::{ObjectId, Reserve, Transaction, lookup, members, page};
+use aerie_objects::{NewObject, ObjectId, Reserve, Transaction, lookup, members, page};
 use aerie_proto::batch::{Collection, File, Storage};
 use medium::Pmem;
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ enum Condition {
 #[derive(Debug, Clone, Copy)]
 enum Taken {
     Page(u64),
-    Object(ObjectId),
+    Object(NewObject),
 }
 
 /// The checker of one operation of a file system.
@@ -226,12 +226,12 @@ impl<'p, 'tx, P: Pmem> Parts<'p, 'tx, P> {
     }
 
     fn create(&mut self, object: ObjectId) -> Result<(), Stop> {
-        if !self.reserve.take_object(object) && !hit(Bug::ForeignObject) {
+        let Some(new) = self.reserve.take_object(object) else {
             let what = format!("the client has not reserved {object}");
             return Err(violation(Invariant::ObjectLinked, what));
-        }
-        self.taken.push(Taken::Object(object));
-        self.tx.create_at(object)?;
+        };
+        self.taken.push(Taken::Object(new));
+        self.tx.create_at(new)?;
         self.outstanding.insert(Condition::Link(object));
         Ok(())
     }

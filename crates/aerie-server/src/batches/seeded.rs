@@ -9,8 +9,6 @@ medium::seeded_bugs! {
     ForeignExtent,
     /// Contents of a file that look like a header are taken for an object.
     ForgedHeader,
-    /// The header of a new object need not be in the client's reserve.
-    ForeignObject,
     /// An operation may end with conditions outstanding.
     OutstandingAccepted,
     /// An object with entries may be deleted.

@@ -1,0 +1,313 @@
+//! Private changes of a shared memory, by lines.
+//!
+//! - A word that was stored here is read from here, all others from the shared memory. Lines without
+//!   private words follow the shared memory: headers of other objects may be in the same page.
+//! - Behind the shared memory there are private pages, which only this process sees.
+//! - A read of a page without private lines costs three loads more than one of the shared memory.
+//! - One thread at a time stores or clears. Others may read meanwhile: [`Overlay::stable`] returns what
+//!   an object was between two transactions.
+
+use crate::ObjectId;
+use crate::error::Result;
+use crate::layout::PAGE;
+use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Private pages behind the shared memory.
+const PRIVATE_PAGES: u64 = 1 << 20;
+/// Entries in a part of the table of pages.
+const PART: usize = 512;
+/// Slots that are allocated together.
+const CHUNK: usize = 64;
+const WORDS: usize = (PAGE / WORD_BYTES) as usize;
+/// Words of a line.
+const LINE: usize = (LINE_BYTES / WORD_BYTES) as usize;
+const _: () = assert!(WORDS / LINE == u64::BITS as usize);
+
+/// The private lines of a page.
+struct Slot {
+    /// The lines that are private.
+    lines: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            lines: AtomicU64::new(0),
+            words: [const { AtomicU64::new(0) }; WORDS],
+        }
+    }
+
+    fn has(&self, word: usize) -> bool {
+        self.lines.load(Ordering::Acquire) & 1 << (word / LINE) != 0
+    }
+}
+
+type Loaded<T> = std::result::Result<T, MediumError>;
+
+/// A shared memory with private changes.
+pub struct Overlay<P> {
+    base: P,
+    /// Byte offset of the first private page.
+    private: u64,
+    /// For each page, 1 more than the number of its slot, or 0; in parts that exist if one is used.
+    table: Box<[OnceLock<Box<[AtomicU32]>>]>,
+    slots: Box<[OnceLock<Box<[Slot]>>]>,
+    /// The page of each used slot.
+    used: Mutex<Vec<u64>>,
+    /// Number of times that the private changes were dropped, twice; odd meanwhile.
+    clears: AtomicU64,
+    failed: OnceLock<MediumError>,
+}
+
+fn unset<T>(count: u64) -> Box<[OnceLock<T>]> {
+    (0..count).map(|_| OnceLock::new()).collect()
+}
+
+impl<P: Pmem> Overlay<P> {
+    /// No changes of `base`.
+    pub fn new(base: P) -> Self {
+        let private = base.len().next_multiple_of(PAGE);
+        let pages = private / PAGE + PRIVATE_PAGES;
+        Self {
+            base,
+            private,
+            table: unset(pages.div_ceil(PART as u64)),
+            slots: unset(pages.min(u32::MAX.into()).div_ceil(CHUNK as u64)),
+            used: Mutex::default(),
+            clears: AtomicU64::new(0),
+            failed: OnceLock::new(),
+        }
+    }
+
+    /// The shared memory.
+    pub fn base(&self) -> &P {
+        &self.base
+    }
+
+    /// The private pages, by their numbers.
+    pub fn private_pages(&self) -> Range<u64> {
+        self.private / PAGE..self.private / PAGE + PRIVATE_PAGES
+    }
+
+    /// Whether a part of the page with this byte offset is private.
+    pub fn is_private(&self, page: u64) -> bool {
+        page >= self.private || self.slot(page).is_some()
+    }
+
+    /// Bytes of memory that private changes take.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.lock().len() as u64 * PAGE
+    }
+
+    /// Drops all private changes.
+    pub fn clear(&self) {
+        let mut used = self.used.lock();
+        self.clears.fetch_add(1, Ordering::Relaxed);
+        // A reader that sees a change from here on also sees the odd number.
+        fence(Ordering::Release);
+        for (number, page) in used.drain(..).enumerate() {
+            if let Some(entry) = self.entry(page) {
+                entry.store(0, Ordering::Relaxed);
+            }
+            if let Some(slot) = self.slot_of(number as u32) {
+                slot.lines.store(0, Ordering::Relaxed);
+            }
+        }
+        self.clears.fetch_add(1, Ordering::Release);
+    }
+
+    /// Reads an object beside a thread that stores or clears: `read` runs again until neither changed
+    /// the object during a run.
+    ///
+    /// # Errors
+    /// As [`crate::stable`].
+    pub fn stable<T>(&self, object: ObjectId, read: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let before = self.clears.load(Ordering::Acquire);
+            let result = crate::stable(self, object, &read);
+            fence(Ordering::Acquire);
+            let is_same = self.clears.load(Ordering::Relaxed) == before;
+            if is_same && before.is_multiple_of(2) {
+                return result;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn entry(&self, page: u64) -> Option<&AtomicU32> {
+        let number = (page / PAGE) as usize;
+        self.table.get(number / PART)?.get()?.get(number % PART)
+    }
+
+    fn slot_of(&self, number: u32) -> Option<&Slot> {
+        let number = number as usize;
+        self.slots.get(number / CHUNK)?.get()?.get(number % CHUNK)
+    }
+
+    /// The private lines of a page.
+    #[inline]
+    fn slot(&self, page: u64) -> Option<&Slot> {
+        match self.entry(page)?.load(Ordering::Acquire) {
+            0 => None,
+            number => self.slot_of(number - 1),
+        }
+    }
+
+    /// The slot of a page, which gets one.
+    fn make_slot(&self, page: u64) -> Option<&Slot> {
+        if let Some(slot) = self.slot(page) {
+            return Some(slot);
+        }
+        let number = (page / PAGE) as usize;
+        let new_part = || (0..PART).map(|_| AtomicU32::new(0)).collect();
+        let entry = &self.table.get(number / PART)?.get_or_init(new_part)[number % PART];
+        let mut used = self.used.lock();
+        let next = used.len();
+        let new_chunk = || (0..CHUNK).map(|_| Slot::new()).collect();
+        let slot = &self.slots.get(next / CHUNK)?.get_or_init(new_chunk)[next % CHUNK];
+        used.push(page);
+        entry.store(next as u32 + 1, Ordering::Release);
+        Some(slot)
+    }
+
+    /// The word of the shared memory, or of a private page that is new.
+    fn base_word(&self, off: u64) -> Loaded<u64> {
+        match off < self.private {
+            true => self.base.load(off),
+            false => Ok(0),
+        }
+    }
+
+    /// Stores a word. Its line is private from here on.
+    fn put(&self, off: u64, change: impl FnOnce(u64) -> u64) -> Loaded<()> {
+        let page = off / PAGE * PAGE;
+        let out_of_range = MediumError::OutOfRange {
+            off,
+            len: WORD_BYTES,
+        };
+        let slot = self.make_slot(page).ok_or(out_of_range)?;
+        let word = (off % PAGE / WORD_BYTES) as usize;
+        if !slot.has(word) {
+            let first = word / LINE * LINE;
+            for word in first..first + LINE {
+                let value = self.base_word(page + word as u64 * WORD_BYTES)?;
+                slot.words[word].store(value, Ordering::Relaxed);
+            }
+            slot.lines.fetch_or(1 << (word / LINE), Ordering::Release);
+        }
+        let word = &slot.words[word];
+        word.store(change(word.load(Ordering::Relaxed)), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Stores the bytes of each word that the range touches.
+    fn put_bytes(&self, off: u64, bytes: &[u8]) -> Loaded<()> {
+        let mut rest = bytes;
+        let mut at = off;
+        while !rest.is_empty() {
+            let skip = (at % WORD_BYTES) as usize;
+            let (part, more) = rest.split_at(rest.len().min(WORD_BYTES as usize - skip));
+            self.put(at - skip as u64, |old| {
+                let mut word = old.to_le_bytes();
+                word[skip..skip + part.len()].copy_from_slice(part);
+                u64::from_le_bytes(word)
+            })?;
+            at += part.len() as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a page.
+    fn read_part(&self, off: u64, buf: &mut [u8]) -> Loaded<()> {
+        match off < self.private {
+            true => self.base.read(off, buf)?,
+            false => buf.fill(0),
+        }
+        let Some(slot) = self.slot(off / PAGE * PAGE) else {
+            return Ok(());
+        };
+        let lines = slot.lines.load(Ordering::Acquire);
+        let mut done = 0;
+        while done < buf.len() {
+            let at = (off % PAGE) as usize + done;
+            let (word, skip) = (at / WORD_BYTES as usize, at % WORD_BYTES as usize);
+            let count = (buf.len() - done).min(WORD_BYTES as usize - skip);
+            if lines & 1 << (word / LINE) != 0 {
+                let bytes = slot.words[word].load(Ordering::Relaxed).to_le_bytes();
+                buf[done..done + count].copy_from_slice(&bytes[skip..skip + count]);
+            }
+            done += count;
+        }
+        Ok(())
+    }
+}
+
+impl<P: Pmem> Pmem for Overlay<P> {
+    fn len(&self) -> u64 {
+        self.private + PRIVATE_PAGES * PAGE
+    }
+
+    #[inline]
+    fn load(&self, off: u64) -> Loaded<u64> {
+        let word = (off % PAGE / WORD_BYTES) as usize;
+        match self.slot(off / PAGE * PAGE) {
+            Some(slot) if off.is_multiple_of(WORD_BYTES) && slot.has(word) => {
+                Ok(slot.words[word].load(Ordering::Relaxed))
+            }
+            _ if off < self.private || !off.is_multiple_of(WORD_BYTES) || off >= self.len() => {
+                self.base.load(off)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn read(&self, off: u64, buf: &mut [u8]) -> Loaded<()> {
+        let len = buf.len() as u64;
+        if off.checked_add(len).is_none_or(|end| end > self.len()) {
+            return Err(MediumError::OutOfRange { off, len });
+        }
+        let mut rest = buf;
+        let mut at = off;
+        while !rest.is_empty() {
+            let count = rest.len().min((PAGE - at % PAGE) as usize);
+            let (part, more) = rest.split_at_mut(count);
+            self.read_part(at, part)?;
+            at += count as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    fn store(&self, off: u64, bytes: &[u8]) {
+        if let Err(error) = self.put_bytes(off, bytes) {
+            let _ = self.failed.set(error);
+        }
+    }
+
+    fn store_nt(&self, off: u64, bytes: &[u8]) {
+        self.store(off, bytes);
+    }
+
+    /// Nothing here is durable.
+    fn flush(&self, _off: u64, _len: u64) {}
+
+    fn fence(&self, _: Rule) -> Loaded<()> {
+        self.failed.get().map_or(Ok(()), |error| Err(*error))
+    }
+
+    fn store_word(&self, off: u64, value: u64) {
+        let stored = match off.is_multiple_of(WORD_BYTES) {
+            true => self.put(off, |_| value),
+            false => self.put_bytes(off, &value.to_le_bytes()),
+        };
+        if let Err(error) = stored {
+            let _ = self.failed.set(error);
+        }
+    }
+}
