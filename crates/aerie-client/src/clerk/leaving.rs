@@ -34,7 +34,8 @@ impl State {
                     return Some(lock);
                 }
             }
-            if self.targets().eq(targets) {
+            if self.targets().eq(targets.iter().copied()) {
+                self.has_targets = !targets.is_empty();
                 return None;
             }
         }
@@ -140,6 +141,7 @@ impl State {
                 all = false;
                 let to = Mode::NONE;
                 entry.lower_to(Target { to, age });
+                self.has_targets = true;
             }
         }
         all
@@ -166,6 +168,7 @@ impl State {
             !entry.held.is_none() && parents.any(|parent| !is_held(entries, parent))
         });
         let strays: Vec<LockId> = strays.map(|(lock, _)| *lock).collect();
+        self.has_targets |= !strays.is_empty();
         for stray in &strays {
             if let Some(entry) = self.entries.get_mut(stray) {
                 entry.lower_to(Target {
@@ -230,6 +233,7 @@ impl State {
         let used = owners.flat_map(|owner| owner.steps.iter().map(|step| step.lock));
         let used: std::collections::BTreeSet<LockId> = used.collect();
         let mut any = false;
+        self.has_targets = true;
         for (lock, entry) in &mut self.entries {
             if !entry.held.is_none() && entry.used <= since && !used.contains(lock) {
                 entry.lower_to(Target {

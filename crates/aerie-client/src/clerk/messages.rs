@@ -4,6 +4,7 @@ use super::state::{State, Status, Target};
 use super::{Host, LockError};
 use crate::seeded::{Bug, hit};
 use aerie_proto::locks::{Ask, End, GrantNo, LockId, Mode, Refusal, Tell, ToClient};
+use std::time::Duration;
 
 impl State {
     pub(super) fn deliver(&mut self, host: &impl Host, message: ToClient) {
@@ -24,13 +25,13 @@ impl State {
         match tell {
             Tell::Begun { .. } => {}
             Tell::Renewed { of } => self.renewed(of),
-            Tell::Granted { lock, mode, of } => self.granted(lock, GrantNo(seq), mode, of),
+            Tell::Granted { lock, mode, of } => self.granted(host, lock, GrantNo(seq), mode, of),
             Tell::Revoke {
                 lock,
                 grant,
                 to,
                 age,
-            } => self.revoked(lock, grant, Target { to, age }),
+            } => self.revoked(host, lock, grant, Target { to, age }),
             Tell::Expired(end) => self.remove(end),
             Tell::Refused { of, lock, why } => self.refused(host, of, lock, why),
         }
@@ -45,7 +46,7 @@ impl State {
         }
     }
 
-    fn granted(&mut self, lock: LockId, grant: GrantNo, mode: Mode, of: u64) {
+    fn granted(&mut self, host: &impl Host, lock: LockId, grant: GrantNo, mode: Mode, of: u64) {
         let Some(entry) = self.entries.get_mut(&lock) else {
             return;
         };
@@ -62,16 +63,29 @@ impl State {
         let early = entry.early.take_if(|(of, _)| *of <= grant);
         let early = early.filter(|(of, _)| *of == grant);
         entry.target = early.map(|(_, target)| target);
+        if let Some(target) = entry.target {
+            self.has_targets = true;
+            self.note_contention(host, lock, mode, target);
+        }
         self.stand_on(lock);
     }
 
-    fn revoked(&mut self, lock: LockId, grant: GrantNo, target: Target) {
+    /// Records that another client needs descendants, if a target is below what a lock covers.
+    fn note_contention(&mut self, host: &impl Host, lock: LockId, held: Mode, target: Target) {
+        if !held.covers().is_within(target.to.covers()) {
+            self.contend(lock, host.now());
+        }
+    }
+
+    fn revoked(&mut self, host: &impl Host, lock: LockId, grant: GrantNo, target: Target) {
         let Some(entry) = self.entries.get_mut(&lock) else {
             return;
         };
         if !entry.held.is_none() && entry.grant == Some(grant) {
+            let held = entry.held;
             entry.lower_to(target);
-            return;
+            self.has_targets = true;
+            return self.note_contention(host, lock, held, target);
         }
         let is_newer = entry.grant.is_none_or(|held| grant > held);
         let mut requests = entry.requests.iter();
@@ -122,8 +136,8 @@ impl State {
     }
 
     pub(super) fn tick(&mut self, host: &impl Host) {
-        self.check_lease(host);
         let now = host.now();
+        self.check_lease(now);
         let is_due = now >= self.renewed.saturating_add(self.lease / 3);
         if is_due && self.renewing.is_none() && self.epoch.is_some() && !self.has_ended() {
             let seq = self.send(host, Ask::Renew);
@@ -132,8 +146,8 @@ impl State {
     }
 
     /// Ends the session if it was not renewed in time. The service's view ends later.
-    pub(super) fn check_lease(&mut self, host: &impl Host) {
-        let is_late = host.now() >= self.renewed.saturating_add(self.lease);
+    pub(super) fn check_lease(&mut self, now: Duration) {
+        let is_late = now >= self.renewed.saturating_add(self.lease);
         if is_late && !self.has_ended() {
             self.remove(End::NotRenewed);
         }

@@ -29,12 +29,15 @@
 mod leaving;
 mod messages;
 mod state;
+mod steps;
 mod waiting;
+
+pub use state::CONTENTION;
 
 use crate::seeded::{Bug, hit};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
-use aerie_proto::locks::{Access, End, LockId, Mode, Refusal, ToClient, ToService};
-use state::{State, Status, Step};
+use aerie_proto::locks::{Access, End, LockId, Refusal, ToClient, ToService};
+use state::{State, Status};
 use std::time::Duration;
 
 /// The services that a client provides to its clerk.
@@ -50,7 +53,8 @@ pub trait Host {
     /// this client that are not shipped. Must not call the clerk.
     fn membership_count(&self, object: LockId) -> u64;
 
-    /// Sends all buffered changes that need the lock, and returns when the service has applied them.
+    /// Sends all buffered changes that need the lock, and returns when the service has applied them. Called
+    /// before each lock is lowered, also one for reading.
     fn ship(&self, lock: LockId);
 }
 
@@ -70,6 +74,9 @@ pub struct Want<'a> {
 pub enum Scope {
     /// The last object.
     Object,
+    /// The last object, a collection, and the right to add and remove members, which are locked
+    /// themselves.
+    Members,
     /// The last object and all its descendants.
     Tree,
     /// The last object. The client takes a hierarchical lock of the object at this place of the path,
@@ -96,6 +103,8 @@ pub struct Clerk<H: Host> {
     state: Mutex<State>,
     changed: Condvar,
     host: H,
+    /// Whether threads take hierarchical locks where no other client is near.
+    is_widening: bool,
 }
 
 /// Locks of a thread, until it is dropped.
@@ -113,6 +122,17 @@ impl<H: Host> Clerk<H> {
             state: Mutex::new(state),
             changed: Condvar::default(),
             host,
+            is_widening: false,
+        }
+    }
+
+    /// A clerk that takes the lock of an object as a hierarchical one of the highest object on the path
+    /// whose descendants no other client has needed for [`CONTENTION`]. So a client that is alone needs
+    /// one message for all.
+    pub fn widening(host: H) -> Self {
+        Self {
+            is_widening: true,
+            ..Self::new(host)
         }
     }
 
@@ -139,9 +159,14 @@ impl<H: Host> Clerk<H> {
             return Err(LockError::EmptyPath);
         }
         let mut state = self.state.lock();
-        let steps = steps(wants, &self.host);
-        let owner = state.enqueue(self.host.now(), thread::current().id(), steps, is_group);
-        self.advance(&mut state);
+        let now = self.host.now();
+        let steps = state.steps(wants, &self.host, self.is_widening.then_some(now));
+        let is_quiet = state.is_quiet(now);
+        let owner = state.enqueue(now, thread::current().id(), steps, is_group);
+        match is_quiet {
+            true => drop(state.proceed(&self.host, owner)),
+            false => self.advance(&mut state),
+        }
         loop {
             match state.status(owner) {
                 Status::Waiting => state = self.changed.wait(state),
@@ -213,16 +238,22 @@ impl<H: Host> Clerk<H> {
         if is_late {
             state.lower(&self.host, &leaving);
         }
-        if leaving.may_write {
-            drop(state);
-            self.host.ship(lock);
-            state = self.state.lock();
-        }
+        drop(state);
+        self.host.ship(lock);
+        state = self.state.lock();
         if !is_late {
             state.lower(&self.host, &leaving);
         }
         self.advance(&mut state);
         state
+    }
+
+    /// Ends a guard.
+    fn leave(&self, state: &mut State, owner: u64) {
+        state.leave(owner);
+        if state.is_awaited() {
+            self.advance(state);
+        }
     }
 
     /// Lets waiting threads proceed, and wakes them.
@@ -237,52 +268,24 @@ impl<H: Host> Guard<'_, H> {
     /// after this returned false.
     pub fn is_valid(&self) -> bool {
         let mut state = self.clerk.state.lock();
-        state.check_lease(&self.clerk.host);
+        state.check_lease(self.clerk.host.now());
         !state.has_ended()
+    }
+
+    /// Drops the guard. Returns whether it was [valid](Self::is_valid).
+    pub fn release(self) -> bool {
+        let mut state = self.clerk.state.lock();
+        state.check_lease(self.clerk.host.now());
+        let is_valid = !state.has_ended();
+        self.clerk.leave(&mut state, self.owner);
+        drop(state);
+        std::mem::forget(self);
+        is_valid
     }
 }
 
 impl<H: Host> Drop for Guard<'_, H> {
     fn drop(&mut self) {
-        let mut state = self.clerk.state.lock();
-        state.leave(self.owner);
-        self.clerk.advance(&mut state);
+        self.clerk.leave(&mut self.clerk.state.lock(), self.owner);
     }
-}
-
-/// The uses of all objects of the paths, in their order. All uses of one object have the same mode, so
-/// that none has to be raised.
-fn steps(wants: &[Want<'_>], host: &impl Host) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for want in wants {
-        let (start, last) = (steps.len(), want.path.len() - 1);
-        for (at, lock) in want.path.iter().copied().enumerate() {
-            let mode = match want.scope {
-                _ if at < last => Mode::intent(want.access),
-                Scope::Tree => Mode::tree(want.access),
-                Scope::Object | Scope::Within(_) => Mode::explicit(want.access),
-            };
-            let is_tree = want.scope == Scope::Within(at);
-            let tree = if is_tree {
-                Mode::tree(want.access)
-            } else {
-                Mode::NONE
-            };
-            steps.push(Step {
-                lock,
-                mode,
-                ask: mode.join(tree),
-                start,
-                count_before: hit(Bug::CountNotReread).then(|| host.membership_count(lock)),
-            });
-        }
-    }
-    for at in 0..steps.len() {
-        let same = steps.iter().filter(|step| step.lock == steps[at].lock);
-        let (mode, ask) = same.fold((Mode::NONE, Mode::NONE), |(mode, ask), step| {
-            (mode.join(step.mode), ask.join(step.ask))
-        });
-        (steps[at].mode, steps[at].ask) = (mode, ask);
-    }
-    steps
 }

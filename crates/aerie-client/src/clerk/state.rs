@@ -7,6 +7,11 @@ use aerie_proto::locks::{Age, Ask, End, Epoch, GrantNo, LockId, Mode, ToService}
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// How long a client takes no hierarchical lock of an object after others have needed its descendants.
+pub const CONTENTION: Duration = Duration::from_secs(10);
+/// Objects that are remembered for that.
+const MOST_CONTENDED: usize = 4096;
+
 /// A use of an object that a thread needs.
 pub(super) struct Step {
     pub(super) lock: LockId,
@@ -30,6 +35,7 @@ pub(super) enum Status {
 /// A guard, or a thread that waits for one.
 pub(super) struct Owner {
     pub(super) thread: ThreadId,
+    pub(super) began: Duration,
     pub(super) steps: Vec<Step>,
     /// Of the first steps, in order: the lock further up on which the use stands, or `None` for that
     /// of the object itself.
@@ -153,6 +159,10 @@ pub(super) struct State {
     /// Whether the service has refused a request since the client has too many locks. Requests then
     /// wait until it has fewer.
     pub(super) is_full: bool,
+    /// Whether a lock may have a target.
+    pub(super) has_targets: bool,
+    /// Objects whose descendants other clients have needed, and when.
+    contended: BTreeMap<LockId, Duration>,
 }
 
 impl State {
@@ -170,6 +180,8 @@ impl State {
             owners: BTreeMap::new(),
             next_owner: 0,
             is_full: false,
+            has_targets: false,
+            contended: BTreeMap::new(),
         };
         state.send(host, Ask::Begin);
         state
@@ -199,8 +211,9 @@ impl State {
         let age = Age(now, epoch, self.next_owner);
         let owner = Owner {
             thread,
+            began: now,
+            uses: Vec::with_capacity(steps.len()),
             steps,
-            uses: Vec::new(),
             age: if is_group { age } else { Age::default() },
             status: Status::Waiting,
         };
@@ -210,6 +223,35 @@ impl State {
 
     pub(super) fn status(&self, owner: u64) -> Status {
         self.owners[&owner].status.clone()
+    }
+
+    /// Whether a new owner can proceed without regard to others: none waits, and the session lasts.
+    pub(super) fn is_quiet(&self, now: Duration) -> bool {
+        let is_late = now >= self.renewed.saturating_add(self.lease);
+        let is_connected = self.epoch.is_some() && !self.has_ended() && !is_late;
+        is_connected && !self.owners.values().any(Owner::is_waiting)
+    }
+
+    /// Whether somebody may wait for an owner to leave.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.has_targets || self.has_ended() || self.owners.values().any(Owner::is_waiting)
+    }
+
+    /// Records that other clients need descendants of an object.
+    pub(super) fn contend(&mut self, lock: LockId, now: Duration) {
+        if self.contended.len() >= MOST_CONTENDED {
+            self.contended.clear();
+        }
+        self.contended.insert(lock, now);
+    }
+
+    /// The first object of a path whose descendants no other client has needed lately.
+    pub(super) fn quiet_place(&self, path: &[LockId], now: Duration) -> Option<usize> {
+        let is_quiet = |lock| {
+            let last = self.contended.get(lock);
+            last.is_none_or(|last| last.saturating_add(CONTENTION) <= now)
+        };
+        path.iter().position(is_quiet)
     }
 
     pub(super) fn leave(&mut self, owner: u64) {

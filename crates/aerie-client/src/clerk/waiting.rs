@@ -28,7 +28,7 @@ enum Conflict {
 impl State {
     /// Lets waiting threads take what they can, in the order in which they came, until none can.
     pub(super) fn advance(&mut self, host: &impl Host) {
-        self.check_lease(host);
+        self.check_lease(host.now());
         if let Some(end) = self.ended {
             return self.remove(end);
         }
@@ -44,13 +44,13 @@ impl State {
     }
 
     /// Takes as many steps of an owner as possible. Returns whether it took any.
-    fn proceed(&mut self, host: &impl Host, id: u64) -> bool {
+    pub(super) fn proceed(&mut self, host: &impl Host, id: u64) -> bool {
         let mut is_changed = false;
         while self.owners[&id].next().is_some() {
             match self.attempt(host, id) {
                 Attempt::Taken(cover) => {
                     is_changed = true;
-                    self.take(host, id, cover);
+                    self.take(id, cover);
                 }
                 Attempt::Blocked => return is_changed,
                 Attempt::BlockedBy(other) => self.yield_uses(other),
@@ -69,7 +69,7 @@ impl State {
         }
     }
 
-    fn take(&mut self, host: &impl Host, id: u64, cover: Option<LockId>) {
+    fn take(&mut self, id: u64, cover: Option<LockId>) {
         let Some(owner) = self.owners.get_mut(&id) else {
             return;
         };
@@ -77,7 +77,7 @@ impl State {
         owner.uses.push(cover);
         let lock = owner.steps[at].lock;
         if let Some(entry) = self.entries.get_mut(&lock) {
-            entry.used = host.now();
+            entry.used = owner.began;
         }
         if cover.is_none() {
             self.link(id, at);
@@ -152,15 +152,27 @@ impl State {
     fn cover(&self, host: &impl Host, owner: &Owner, mode: Mode) -> Option<LockId> {
         let at = owner.uses.len();
         let start = owner.steps[at].start;
+        let covers = |lock: &LockId| {
+            let entry = self.entries.get(lock);
+            mode.is_within(entry.map_or(Mode::NONE, Entry::effective).covers())
+        };
+        let count = |step: &Step| {
+            let before = step.count_before;
+            before.unwrap_or_else(|| host.membership_count(step.lock))
+        };
+        // Usually by the lock that covers the object above, or by that object.
+        if at > start {
+            let above = Some(owner.steps[at - 1].lock).filter(covers);
+            if let Some(above) = above.or(owner.uses[at - 1].filter(covers)) {
+                return (count(&owner.steps[at]) == 1).then_some(above);
+            }
+        }
         let mut cover = None;
         for step in &owner.steps[start..=at] {
-            let before = step.count_before;
-            if before.unwrap_or_else(|| host.membership_count(step.lock)) != 1 {
+            if count(step) != 1 {
                 cover = None;
             }
-            let entry = self.entries.get(&step.lock);
-            let covers = entry.map_or(Mode::NONE, |entry| entry.effective().covers());
-            if step.lock != owner.steps[at].lock && mode.is_within(covers) {
+            if step.lock != owner.steps[at].lock && covers(&step.lock) {
                 cover = Some(step.lock);
             }
         }

@@ -132,18 +132,22 @@ fn link(clerk: &TheClerk, thread: u64) -> Result<(), LockError> {
     let host = clerk.host();
     let is_linked = host.tree().is_member(DIRS[1], FILE);
     let (old, new) = ([ROOT, DIRS[0], FILE], [ROOT, DIRS[1], FILE]);
-    // An insertion locks the file through its old and its new directory.
-    let paths: [&[_]; 3] = [&[ROOT, DIRS[1]], &new, if is_linked { &new } else { &old }];
-    let _guard = clerk.lock_all(&paths.map(|path| Want {
+    // The lock of the new directory is for its members, too.
+    let path: &[_] = if is_linked { &new } else { &old };
+    let wants = [
+        (&[ROOT, DIRS[1]] as &[_], Scope::Members),
+        (path, Scope::Object),
+    ];
+    let _guard = clerk.lock_all(&wants.map(|(path, scope)| Want {
         path,
         access,
-        scope: Scope::Object,
+        scope,
     }))?;
     if host.tree().is_member(DIRS[1], FILE) != is_linked {
         return Ok(());
     }
     if host.enter(thread, &[DIRS[1], FILE], access) {
-        let path = paths[2].to_vec();
+        let path = path.to_vec();
         let link = Some(!is_linked);
         host.leave(thread, vec![Change { path, link }]);
         host.ship(FILE);

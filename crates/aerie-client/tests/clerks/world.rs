@@ -176,7 +176,11 @@ impl World {
     }
 
     pub(crate) fn client(self: &Arc<Self>, id: u64) -> TheClerk {
-        Clerk::new(Client {
+        let new = match id % 2 {
+            0 => Clerk::new,
+            _ => Clerk::widening,
+        };
+        new(Client {
             id: ClientId(id),
             world: Arc::clone(self),
         })
