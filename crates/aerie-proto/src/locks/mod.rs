@@ -83,29 +83,32 @@ mod mode;
 
 pub use mode::{Access, Mode};
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 /// The name of a lock: the 64-bit name of its object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockId(pub u64);
 
 /// A client, by a name that the transport gives and has authenticated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
 /// The number of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Epoch(pub u64);
 
 /// The time at which a thread began to wait for several locks at a time, with its session and a number
 /// in the session. The default, which is lower than all others, is that of a thread that waits for one
 /// lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Age(pub Duration, pub Epoch, pub u64);
 
 /// The number of a grant: that of the message that granted it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GrantNo(pub u64);
 
 impl fmt::Display for LockId {
@@ -121,7 +124,7 @@ impl fmt::Display for ClientId {
 }
 
 /// A message of a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToService {
     /// The session; that of `Begin` is ignored.
     pub epoch: Epoch,
@@ -132,7 +135,7 @@ pub struct ToService {
 }
 
 /// The contents of a client's message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
     /// Begins a session.
     Begin,
@@ -168,7 +171,7 @@ pub enum Ask {
 }
 
 /// A message of the service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToClient {
     /// The session. In a refusal for want of a session: that of the refused message.
     pub epoch: Epoch,
@@ -179,7 +182,7 @@ pub struct ToClient {
 }
 
 /// The contents of a message of the service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tell {
     /// The session has begun.
     Begun {
@@ -225,7 +228,7 @@ pub enum Tell {
 }
 
 /// Why a session has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum End {
     /// The client did not renew its lease.
     #[error("the lease was not renewed in time")]
@@ -242,7 +245,7 @@ pub enum End {
 }
 
 /// Why a message had no effect.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// The message is of another session, or there is none.
     #[error("the session has ended: its locks are released, and what was not shipped is lost")]

@@ -12,6 +12,7 @@
 //!    incompatible at some ancestor, provided that both hold the intents that [`Mode::intent`] demands.
 
 use crate::seeded::{Bug, hit};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The actions that a lock allows.
@@ -101,7 +102,8 @@ impl Part {
 }
 
 /// A mode of a lock. The default is not to hold it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
 pub struct Mode {
     own: Part,
     below: Part,
@@ -214,6 +216,27 @@ const fn full(access: Access) -> Part {
     match access {
         Access::Shared => S,
         Access::Exclusive => X,
+    }
+}
+
+impl From<Mode> for u8 {
+    /// The part for the object in the upper half, that for the descendants in the lower half.
+    fn from(mode: Mode) -> Self {
+        mode.own.0 << 4 | mode.below.0
+    }
+}
+
+/// A number that is not a mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0:#x} is not the mode of a lock")]
+pub struct NotAMode(u8);
+
+impl TryFrom<u8> for Mode {
+    type Error = NotAMode;
+
+    fn try_from(bits: u8) -> Result<Self, NotAMode> {
+        let mode = Self::all().find(|mode| u8::from(*mode) == bits);
+        mode.ok_or(NotAMode(bits))
     }
 }
 
