@@ -1,7 +1,6 @@
 //! Free pages and headers, of which a transaction takes.
 
 use crate::error::{Error, Result};
-use crate::id::HEADER_BYTES;
 use crate::layout::PAGE;
 use crate::reserve::{NewObject, Reserve};
 use crate::whole::Whole;
@@ -11,7 +10,7 @@ use std::ops::Range;
 /// Free pages and headers.
 pub(crate) enum Space {
     /// All of a store.
-    Whole(Whole),
+    Whole(Box<Whole>),
     /// Those of a speculation.
     Part(Part),
 }
@@ -131,11 +130,11 @@ impl Space {
         }
     }
 
-    /// Whether a used header can begin at this byte.
+    /// Whether a used header begins at this byte.
     pub(crate) fn has_header(&self, header: u64) -> bool {
         match self {
             Self::Whole(whole) => whole.has_header(header),
-            Self::Part(_) => header.is_multiple_of(HEADER_BYTES),
+            Self::Part(_) => true, // of the others nothing is known
         }
     }
 

@@ -4,6 +4,7 @@ use crate::ObjectId;
 use crate::check::walk;
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
+use crate::load::Load;
 use crate::log::{Log, replay};
 use crate::overlay::Overlay;
 use crate::reading::object::generation;
@@ -35,6 +36,7 @@ pub struct Store<P> {
     superblock: Superblock,
     changes: Mutex<Changes<P>>,
     space: Mutex<Space>,
+    is_speculation: bool,
 }
 
 /// What one transaction at a time uses.
@@ -67,7 +69,7 @@ impl<P: Pmem + Clone> Store<P> {
             memory,
             superblock,
             Some(log),
-            Space::Whole(space),
+            Space::Whole(Box::new(space)),
         ))
     }
 }
@@ -108,6 +110,7 @@ impl<P> Store<P> {
         Self {
             memory,
             superblock,
+            is_speculation: log.is_none(),
             changes: Mutex::new(Changes { log, buffers }),
             space: Mutex::new(space),
         }
@@ -153,10 +156,11 @@ impl<P: Pmem> Store<P> {
         self.superblock.root
     }
 
-    /// Whether the object exists. Its header is then not anything else that looks like one.
-    pub fn has(&self, object: ObjectId) -> bool {
-        let is_header = self.space.lock().has_header(object.header());
-        is_header && generation(&self.memory, object).is_ok()
+    /// Whether the object exists in `memory`: that of the store, or a transaction. Its header is then not
+    /// anything else that looks like one, unless this is a speculation.
+    pub fn has<M: Load + ?Sized>(&self, memory: &M, object: ObjectId) -> bool {
+        let is_header = self.is_speculation || self.space.lock().has_header(object.header());
+        is_header && generation(memory, object).is_ok()
     }
 
     /// Reserves pages and headers, as many as there are of the wanted ones.

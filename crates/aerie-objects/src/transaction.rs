@@ -519,6 +519,10 @@ impl<P: Pmem> Load for Before<'_, '_, P> {
     }
 
     fn load(&self, off: u64) -> Result<u64> {
+        let taken = self.tx.changes.fresh.get(&(off / PAGE * PAGE));
+        if taken.is_some_and(|taken| *taken >= self.mark.0) {
+            return Ok(0);
+        }
         let steps = self.tx.changes.steps.get(self.mark.0..).unwrap_or_default();
         let first = steps.iter().find_map(|step| match step {
             Step::Word(at, old) if *at == off => Some(*old),

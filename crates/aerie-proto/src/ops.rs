@@ -262,6 +262,13 @@ pub enum Op<'a> {
         /// The inode.
         ino: Ino,
     },
+    /// Finds a name, and holds its object. So a session that is not trusted shows that it can reach a
+    /// file that has several names.
+    Look {
+        /// The name.
+        #[serde(borrow)]
+        at: Name<'a>,
+    },
     /// Ends holds of an object, and, with the last one, the access for which it was opened.
     Release {
         /// The inode.
@@ -269,6 +276,28 @@ pub enum Op<'a> {
         /// Number of holds.
         count: u64,
     },
+}
+
+impl Op<'_> {
+    /// The inodes that it names by their numbers.
+    pub fn inodes(&self) -> impl Iterator<Item = Ino> {
+        let (first, second) = match self {
+            Op::Make { at, .. } | Op::Remove { at, .. } | Op::Look { at } => (at.dir, None),
+            Op::Link { ino, at } => (*ino, Some(at.dir)),
+            Op::Rename { from, to, .. } => (from.dir, Some(to.dir)),
+            Op::Tmpfile { dir, .. } => (*dir, None),
+            Op::SetAttr { ino, .. }
+            | Op::Open { ino, .. }
+            | Op::Write { ino, .. }
+            | Op::Allocate { ino, .. }
+            | Op::SetXattr { ino, .. }
+            | Op::RemoveXattr { ino, .. }
+            | Op::Access { ino }
+            | Op::Hold { ino }
+            | Op::Release { ino, .. } => (*ino, None),
+        };
+        std::iter::once(first).chain(second)
+    }
 }
 
 /// Builds a batch.
@@ -495,7 +524,7 @@ mod tests {
         ObjectId::from_bits(7 << 12 | kind).unwrap()
     }
 
-    /// An operation of each kind.
+    /// An operation of each kind on names.
     fn all() -> Vec<Op<'static>> {
         let ino = Ino(object(2).to_bits());
         let name = b"name".as_slice();
@@ -510,12 +539,6 @@ mod tests {
             target: b"target",
         };
         let object = Some(object(2));
-        let set = SetAttr {
-            perm: Some(0o600),
-            mtime: Some(SetTime::At(Timestamp(-5))),
-            ..SetAttr::default()
-        };
-        let pages = vec![4096, 1 << 40];
         vec![
             Op::Make { at, node, object },
             Op::Tmpfile {
@@ -535,6 +558,21 @@ mod tests {
                 flags: RenameFlags::EXCHANGE,
                 holds: false,
             },
+            Op::Look { at },
+        ]
+    }
+
+    /// Those on an inode.
+    fn all_of_inodes() -> Vec<Op<'static>> {
+        let ino = Ino(object(2).to_bits());
+        let name = b"name".as_slice();
+        let set = SetAttr {
+            perm: Some(0o600),
+            mtime: Some(SetTime::At(Timestamp(-5))),
+            ..SetAttr::default()
+        };
+        let pages = vec![4096, 1 << 40];
+        vec![
             Op::SetAttr { ino, set },
             Op::Open {
                 ino,
@@ -578,7 +616,12 @@ mod tests {
             time,
             op,
         };
-        let wanted: Vec<_> = all().into_iter().enumerate().map(with_caller).collect();
+        let wanted: Vec<_> = all()
+            .into_iter()
+            .chain(all_of_inodes())
+            .enumerate()
+            .map(with_caller)
+            .collect();
         let mut batch = Batch::default();
         wanted.iter().for_each(|operation| batch.push(operation));
         (wanted, batch)

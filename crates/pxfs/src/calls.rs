@@ -1,9 +1,10 @@
 //! The calls of [`FileSystem`].
 
+use crate::data::PART;
 use crate::error::{Fault, Res};
-use crate::fs::Pxfs;
+use crate::fs::{By, Pxfs};
 use crate::inode::{self, Inode};
-use aerie_objects::{PAGE, parent};
+use aerie_objects::{PAGE, Transaction, parent};
 use medium::Pmem;
 use vfs::check::{Finding, Severity};
 use vfs::xattrs::XattrChange;
@@ -15,7 +16,7 @@ use vfs::{
 
 /// The cookies of `.` and `..`; that of an entry is greater.
 const DOTS: [&[u8]; 2] = [b".", b".."];
-const COOKIES_OF_DOTS: u64 = DOTS.len() as u64;
+pub(crate) const COOKIES_OF_DOTS: u64 = DOTS.len() as u64;
 
 /// The promises of the file system.
 pub fn guarantees() -> Guarantees {
@@ -42,7 +43,7 @@ impl<P: Pmem> Listing<'_, P> {
     fn above(&self) -> Res<Inode> {
         let (memory, superblock) = (self.fs.store.memory(), self.fs.store.superblock());
         match parent(memory, self.dir.object)?.filter(|above| *above != superblock.open) {
-            Some(above) => self.fs.load(above),
+            Some(above) => self.fs.load(memory, above),
             None => Ok(self.dir),
         }
     }
@@ -74,7 +75,7 @@ impl<P: Pmem> Listing<'_, P> {
             };
             at = last.cookie;
             for listed in part {
-                let inode = self.fs.load(listed.object).map_err(Fault::errno);
+                let inode = self.fs.load(memory, listed.object).map_err(Fault::errno);
                 let entry = DirEntry {
                     ino: inode::number(superblock, listed.object),
                     kind: inode.map_or(FileType::Regular, |inode| inode.attr.kind),
@@ -89,36 +90,80 @@ impl<P: Pmem> Listing<'_, P> {
     }
 }
 
+/// Shows an entry of a listing to the caller, with its inode; whether the caller has accepted it.
+pub(crate) type Sink<'a> = dyn FnMut(&DirEntry<'_>, Result<Inode>) -> bool + 'a;
+
 impl<P: Pmem> Pxfs<P> {
-    fn read_dir(
+    /// Lists a directory. Returns it.
+    pub(crate) fn read_dir(
         &self,
         cx: &Ctx,
         dir: Ino,
         after: Cookie,
-        sink: &mut dyn FnMut(&DirEntry<'_>, Result<Inode>) -> bool,
-    ) -> Res<()> {
-        let dir = {
-            let _gate = self.gate.read();
-            let dir = self.inode(dir)?;
-            if !dir.is_dir() {
-                return Err(Errno::NOTDIR.into());
+        sink: &mut Sink<'_>,
+    ) -> Res<Inode> {
+        let dir = self.inode(self.store.memory(), dir)?;
+        if !dir.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        perm::access(cx, &dir.attr, perm::Access::READ)?;
+        Listing { fs: self, dir }.list(after, sink)?;
+        Ok(dir)
+    }
+
+    /// Lists a directory with attributes, and takes references.
+    pub(crate) fn read_dir_plus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Res<Inode> {
+        self.read_dir(cx, dir, after, &mut |entry, inode| {
+            let is_accepted = sink(entry, inode.as_ref().ok().map(|inode| &inode.attr));
+            if let Ok(inode) = inode
+                && is_accepted
+                && entry.cookie.0 > COOKIES_OF_DOTS
+            {
+                self.refer(inode.object);
             }
-            perm::access(cx, &dir.attr, perm::Access::READ)?;
-            Listing { fs: self, dir }.list(after, sink)?;
-            dir
-        };
-        self.accessed(cx, dir);
-        Ok(())
+            is_accepted
+        })
     }
 
     /// Runs a call that changes something.
-    fn alone<T>(&self, call: impl FnOnce() -> Res<T>) -> Result<T> {
+    fn alone<T>(
+        &self,
+        cx: &Ctx,
+        call: impl FnOnce(&mut Transaction<'_, P>, By<'_>) -> Res<T>,
+    ) -> Result<T> {
         let _gate = self.gate.write();
-        call().map_err(Fault::errno)
+        let by = self.by(cx);
+        self.change(|tx| call(tx, by)).map_err(Fault::errno)
+    }
+
+    /// Runs such a call, and takes a reference to its inode.
+    fn referring(
+        &self,
+        cx: &Ctx,
+        call: impl FnOnce(&mut Transaction<'_, P>, By<'_>) -> Res<Attr>,
+    ) -> Result<Attr> {
+        let _gate = self.gate.write();
+        let by = self.by(cx);
+        let attr = self.change(|tx| call(tx, by)).map_err(Fault::errno)?;
+        self.refer_number(attr.ino);
+        Ok(attr)
+    }
+
+    /// Takes a reference to an inode that exists.
+    pub(crate) fn refer_number(&self, ino: Ino) {
+        if let Some(object) = inode::object(self.store.superblock(), ino) {
+            self.refer(object);
+        }
     }
 
     /// Runs a call that reads.
-    fn shared<T>(&self, call: impl FnOnce() -> Res<T>) -> Result<T> {
+    pub(crate) fn shared<T>(&self, call: impl FnOnce() -> Res<T>) -> Result<T> {
         let _gate = self.gate.read();
         call().map_err(Fault::errno)
     }
@@ -145,20 +190,31 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.shared(|| self.look_up(cx, dir, name))
+        self.shared(|| {
+            let found = self.look_up(self.store.memory(), cx, Name::new(dir, name))?;
+            self.refer(found.object);
+            Ok(found.attr)
+        })
     }
 
     fn by_number(&self, ino: Ino) -> Result<Attr> {
         self.shared(|| {
-            let inode = self.inode(ino)?;
+            let inode = self.inode(self.store.memory(), ino)?;
             self.refer(inode.object);
             Ok(inode.attr)
         })
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let forgotten = self.alone(|| self.unrefer(self.object(ino)?, count));
-        if let Err(errno) = forgotten
+        let _gate = self.gate.write();
+        let memory = self.store.memory();
+        let forgotten = self.object(memory, ino).and_then(|object| {
+            match self.unrefer(object, count) && self.load(memory, object)?.attr.nlink == 0 {
+                true => self.change(|tx| self.bury(tx, object)),
+                false => Ok(()),
+            }
+        });
+        if let Err(errno) = forgotten.map_err(Fault::errno)
             && errno != Errno::STALE
         {
             tracing::error!("inode {ino} is not removed: {errno}");
@@ -166,11 +222,11 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn getattr(&self, _cx: &Ctx, ino: Ino) -> Result<Attr> {
-        self.shared(|| Ok(self.inode(ino)?.attr))
+        self.shared(|| Ok(self.inode(self.store.memory(), ino)?.attr))
     }
 
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.alone(|| self.set_attr(cx, ino, set))
+        self.alone(cx, |tx, by| self.set_attr(tx, by, ino, set))
     }
 
     fn readdir(
@@ -180,8 +236,9 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.read_dir(cx, dir, after, &mut |entry, _| sink(entry))
-            .map_err(Fault::errno)
+        let dir = self.shared(|| self.read_dir(cx, dir, after, &mut |entry, _| sink(entry)))?;
+        self.accessed(cx, dir);
+        Ok(())
     }
 
     fn readdirplus(
@@ -191,59 +248,50 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
-        self.read_dir(cx, dir, after, &mut |entry, inode| {
-            let is_accepted = sink(entry, inode.as_ref().ok().map(|inode| &inode.attr));
-            if let Ok(inode) = inode
-                && is_accepted
-                && entry.cookie.0 > COOKIES_OF_DOTS
-            {
-                self.refer(inode.object);
-            }
-            is_accepted
-        })
-        .map_err(Fault::errno)
+        let dir = self.shared(|| self.read_dir_plus(cx, dir, after, sink))?;
+        self.accessed(cx, dir);
+        Ok(())
     }
 
     fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
-        self.alone(|| self.make_node(cx, at, new))
+        self.referring(cx, |tx, by| self.make_node(tx, by, at, new, None))
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
-        let (target, link) = self.shared(|| Ok((self.read_target(ino)?, self.inode(ino)?)))?;
+        let (target, link) = self.shared(|| self.read_target(ino))?;
         self.accessed(cx, link);
         Ok(target)
     }
 
     fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.alone(|| self.link_node(cx, ino, Name::new(dir, name)))
+        self.referring(cx, |tx, by| {
+            self.link_node(tx, by, ino, Name::new(dir, name))
+        })
     }
 
     fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
-        self.alone(|| self.remove_name(cx, at, which))
+        self.alone(cx, |tx, by| self.remove_name(tx, by, at, which, false))
+            .map(drop)
     }
 
     fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
-        self.alone(|| self.rename_node(cx, from, to, flags))
+        self.alone(cx, |tx, by| {
+            self.rename_node(tx, by, [from, to], flags, false)
+        })
+        .map(drop)
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        self.alone(|| self.make_nameless(cx, dir, mode))
+        self.referring(cx, |tx, by| self.make_nameless(tx, by, dir, mode, None))
     }
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
-        self.alone(|| {
-            let inode = self.inode(ino)?;
-            perm::may_open(cx, &inode.attr, flags)?;
-            if flags.contains(OpenFlags::TRUNCATE) && inode.attr.kind == FileType::Regular {
-                let set = SetAttr {
-                    size: Some(0),
-                    ..SetAttr::default()
-                };
-                self.set_attr(cx, ino, &set)?;
-            }
-            self.refer(inode.object);
-            Ok(())
-        })
+        let _gate = self.gate.write();
+        let by = self.by(cx);
+        let opened = self.change(|tx| self.open_node(tx, by, ino, flags));
+        opened
+            .map(|object| self.refer(object))
+            .map_err(Fault::errno)
     }
 
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
@@ -255,11 +303,20 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
-        self.alone(|| self.write_data(cx, ino, off, data))
+        let _gate = self.gate.write();
+        let by = self.by(cx);
+        self.may_write(ino, off, data.len() as u64)
+            .map_err(Fault::errno)?;
+        for (n, part) in data.chunks(PART).enumerate() {
+            let at = off + (n * PART) as u64;
+            self.change(|tx| self.write_bytes(tx, by, ino, at, part))
+                .map_err(Fault::errno)?;
+        }
+        Ok(data.len())
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
-        self.alone(|| self.allocate(cx, ino, kind, off, len))
+        self.alone(cx, |tx, by| self.allocate(tx, by, ino, kind, off, len))
     }
 
     fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
@@ -267,11 +324,11 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn fsync(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
-        self.shared(|| self.inode(ino).map(drop))
+        self.shared(|| self.inode(self.store.memory(), ino).map(drop))
     }
 
     fn fsyncdir(&self, _cx: &Ctx, ino: Ino, _data_only: bool) -> Result<()> {
-        self.shared(|| match self.inode(ino)?.is_dir() {
+        self.shared(|| match self.inode(self.store.memory(), ino)?.is_dir() {
             true => Ok(()),
             false => Err(Errno::NOTDIR.into()),
         })
@@ -318,7 +375,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         mode: XattrMode,
     ) -> Result<()> {
         let change = XattrChange::set(name, value, mode)?;
-        self.alone(|| self.change_xattrs(cx, ino, &change))
+        self.alone(cx, |tx, by| self.change_xattrs(tx, by, ino, &change))
     }
 
     fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -327,6 +384,6 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
         let change = XattrChange::Remove { name };
-        self.alone(|| self.change_xattrs(cx, ino, &change))
+        self.alone(cx, |tx, by| self.change_xattrs(tx, by, ino, &change))
     }
 }

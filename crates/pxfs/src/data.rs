@@ -4,19 +4,22 @@
 //! file are changed in place.
 
 use crate::error::Res;
-use crate::fs::Pxfs;
+use crate::fs::{By, Pxfs};
 use crate::inode::{Inode, SIZE_MAX};
 use crate::names::touch;
-use aerie_objects::{Load, PAGE, Transaction, next_page, page};
+use aerie_objects::{Load, ObjectId, PAGE, Transaction, next_page, page};
 use medium::Pmem;
-use vfs::{Ctx, Errno, Fallocate, Ino, SeekKind, end_of, must_be_regular, perm};
+use vfs::{Errno, Fallocate, Ino, SeekKind, end_of, must_be_regular, perm};
 
 /// Most bytes of a transaction. A longer write is several.
-const PART: usize = 2 << 20;
-const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+pub(crate) const PART: usize = 2 << 20;
+pub(crate) const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 /// The parts of a range in each page: index, first byte in the page, and the range in the buffer.
-fn parts(off: u64, len: usize) -> impl Iterator<Item = (u64, u64, std::ops::Range<usize>)> {
+pub(crate) fn parts(
+    off: u64,
+    len: usize,
+) -> impl Iterator<Item = (u64, u64, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = off + done as u64;
@@ -31,7 +34,7 @@ fn parts(off: u64, len: usize) -> impl Iterator<Item = (u64, u64, std::ops::Rang
 impl<P: Pmem> Pxfs<P> {
     /// Reads. Also returns the inode.
     pub(crate) fn read_data(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, Inode)> {
-        let file = self.inode(ino)?;
+        let file = self.inode(self.store.memory(), ino)?;
         must_be_regular(file.attr.kind, Errno::INVAL)?;
         let len = file.attr.size.saturating_sub(off).min(buf.len() as u64) as usize;
         self.read_bytes(&file, off, &mut buf[..len])?;
@@ -42,8 +45,7 @@ impl<P: Pmem> Pxfs<P> {
         let memory = self.store.memory();
         for (index, within, part) in parts(off, buf.len()) {
             match page(memory, file.object, index)? {
-                Some(page) => memory
-                    .read(page + within, &mut buf[part])
+                Some(page) => Pmem::read(memory, page + within, &mut buf[part])
                     .map_err(aerie_objects::Error::from)?,
                 None => buf[part].fill(0),
             }
@@ -51,76 +53,111 @@ impl<P: Pmem> Pxfs<P> {
         Ok(())
     }
 
-    pub(crate) fn read_target(&self, ino: Ino) -> Res<Vec<u8>> {
-        let link = self.inode(ino)?;
+    /// Reads the target of a symbolic link. Also returns the inode.
+    pub(crate) fn read_target(&self, ino: Ino) -> Res<(Vec<u8>, Inode)> {
+        let link = self.inode(self.store.memory(), ino)?;
         if link.attr.kind != vfs::FileType::Symlink {
             return Err(Errno::INVAL.into());
         }
         let mut target = vec![0; link.attr.size.min(PAGE) as usize];
         self.read_bytes(&link, 0, &mut target)?;
-        Ok(target)
+        Ok((target, link))
     }
 
-    pub(crate) fn write_data(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Res<usize> {
-        let file = self.inode(ino)?;
+    /// The file to be written, after checks. `len`: bytes from `off` on.
+    fn writable<M: Load>(&self, memory: &M, ino: Ino, off: u64, len: u64) -> Res<Inode> {
+        let file = self.inode(memory, ino)?;
         must_be_regular(file.attr.kind, Errno::INVAL)?;
-        end_of(off, data.len() as u64, SIZE_MAX)?;
+        end_of(off, len, SIZE_MAX)?;
         perm::may_write(&file.attr, off)?;
-        for (n, part) in data.chunks(PART).enumerate() {
-            self.write_part(cx, ino, off + (n * PART) as u64, part)?;
-        }
-        Ok(data.len())
+        Ok(file)
     }
 
-    fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Res<()> {
-        let mut file = self.inode(ino)?;
-        let end = off + data.len() as u64;
-        self.change(|tx| {
-            grow(tx, &file, end)?;
-            for (index, within, part) in parts(off, data.len()) {
-                change_page(tx, &file, index, within, &data[part])?;
+    /// Checks a write. One of no bytes checks its arguments only.
+    pub(crate) fn may_write(&self, ino: Ino, off: u64, len: u64) -> Res<Inode> {
+        self.writable(self.store.memory(), ino, off, len)
+    }
+
+    /// Writes in pages that replace the old ones.
+    pub(crate) fn write_bytes(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        by: By<'_>,
+        ino: Ino,
+        off: u64,
+        data: &[u8],
+    ) -> Res<()> {
+        let mut file = self.writable(tx, ino, off, data.len() as u64)?;
+        grow(tx, &file, off + data.len() as u64)?;
+        for (index, within, part) in parts(off, data.len()) {
+            change_page(tx, &file, index, within, &data[part])?;
+        }
+        file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+        touch(tx, &mut file, by.now)
+    }
+
+    /// Makes room for a write whose bytes the caller stores: in pages of the file, and in those that
+    /// `add` adds at the indices without one. Returns the file as it was.
+    pub(crate) fn write_stored(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        by: By<'_>,
+        ino: Ino,
+        off: u64,
+        len: u64,
+        mut add: impl FnMut(&mut Transaction<'_, P>, ObjectId, u64) -> Res<()>,
+    ) -> Res<Inode> {
+        let file = self.writable(tx, ino, off, len)?;
+        let end = off + len;
+        for index in off / PAGE..end.div_ceil(PAGE) {
+            if page(tx, file.object, index)?.is_none() {
+                add(tx, file.object, index)?;
             }
-            file.attr.perm = perm::perm_after_write(cx, &file.attr);
-            touch(tx, &mut file, self.clock.now())
-        })
+        }
+        if end > file.attr.size {
+            tx.set_size(file.object, end)?;
+        }
+        let mut written = file;
+        written.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+        touch(tx, &mut written, by.now)?;
+        Ok(file)
     }
 
     pub(crate) fn allocate(
         &self,
-        cx: &Ctx,
+        tx: &mut Transaction<'_, P>,
+        by: By<'_>,
         ino: Ino,
         kind: Fallocate,
         off: u64,
         len: u64,
     ) -> Res<()> {
-        let mut file = self.inode(ino)?;
+        let mut file = self.inode(tx, ino)?;
         must_be_regular(file.attr.kind, Errno::NODEV)?;
         if len == 0 {
             return Err(Errno::INVAL.into());
         }
         let end = end_of(off, len, SIZE_MAX)?;
         perm::may_fallocate(&file.attr, kind)?;
-        self.change(|tx| {
-            match kind {
-                Fallocate::Allocate { .. } => fill(tx, &file, off, end)?,
-                Fallocate::PunchHole | Fallocate::ZeroRange { .. } => punch(tx, &file, off, end)?,
-            }
-            if !kind.keeps_size() {
-                grow(tx, &file, end)?;
-            }
-            file.attr.perm = perm::perm_after_write(cx, &file.attr);
-            touch(tx, &mut file, self.clock.now())
-        })
+        match kind {
+            Fallocate::Allocate { .. } => fill(tx, &file, off, end)?,
+            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => punch(tx, &file, off, end)?,
+        }
+        if !kind.keeps_size() {
+            grow(tx, &file, end)?;
+        }
+        file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+        touch(tx, &mut file, by.now)
     }
 
     pub(crate) fn seek_data(&self, ino: Ino, off: u64, kind: SeekKind) -> Res<u64> {
-        let file = self.inode(ino)?;
+        let memory = self.store.memory();
+        let file = self.inode(memory, ino)?;
         must_be_regular(file.attr.kind, Errno::INVAL)?;
         let size = file.attr.size;
         if off >= size {
             return Err(Errno::NXIO.into());
         }
-        let memory = self.store.memory();
         let mut index = off / PAGE;
         match kind {
             SeekKind::Data => {
@@ -152,7 +189,8 @@ fn change_page<P: Pmem>(
         return Ok(());
     };
     let mut contents = ZEROS;
-    tx.read(old, &mut contents)?;
+    // No transaction keeps words of contents.
+    Pmem::read(tx.memory(), old, &mut contents).map_err(aerie_objects::Error::from)?;
     contents[within as usize..][..bytes.len()].copy_from_slice(bytes);
     let new = tx.replace_page(file.object, index)?;
     tx.store_contents(new, &contents);

@@ -1,13 +1,14 @@
-//! The file system as the trusted service runs it: each call is a transaction.
+//! The file system, as the trusted service and its clients run it.
 
 use crate::error::{Fault, Res};
 use crate::inode::{self, Inode};
-use aerie_objects::{ObjectId, Store, Transaction};
-use hashbrown::{HashMap, HashSet};
+use aerie_objects::{Load, ObjectId, Overlay, Store, Transaction};
+use hashbrown::HashMap;
 use medium::Pmem;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use vfs::{Atime, Attr, Clock, Ctx, Errno, Ino, NewNode, Timestamp, perm};
+use vfs::xattrs::Xattrs;
+use vfs::{Atime, Clock, Ctx, Errno, Ino, Timestamp};
 
 /// A file system on a store. The calls are in the modules of their kinds.
 pub struct Pxfs<P> {
@@ -16,10 +17,25 @@ pub struct Pxfs<P> {
     pub(crate) gate: RwLock<()>,
     /// References of callers; see [`vfs::FileSystem`].
     refs: Mutex<HashMap<ObjectId, u64>>,
-    /// Files without a name that may get one (`O_TMPFILE`).
-    pub(crate) nameable: Mutex<HashSet<ObjectId>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) atime: Atime,
+    side: Side,
+}
+
+/// Who runs the file system.
+enum Side {
+    /// The service. Objects without a name, and extended attributes, are in collections of the store.
+    Service,
+    /// A client, as a speculation. These collections belong to all clients: it changes neither, and
+    /// keeps here the extended attributes that it has changed.
+    Client(Mutex<HashMap<ObjectId, Xattrs>>),
+}
+
+/// The caller of a change, and its time.
+#[derive(Clone, Copy)]
+pub(crate) struct By<'a> {
+    pub(crate) cx: &'a Ctx,
+    pub(crate) now: Timestamp,
 }
 
 impl<P: Pmem + Clone> Pxfs<P> {
@@ -29,55 +45,85 @@ impl<P: Pmem + Clone> Pxfs<P> {
     /// # Errors
     /// The first damage, or an error of the memory.
     pub fn open(memory: P, clock: Arc<dyn Clock>, atime: Atime) -> aerie_objects::Result<Self> {
-        let fs = Self {
-            store: Store::open(memory)?,
-            gate: RwLock::new(()),
-            refs: Mutex::new(HashMap::new()),
-            nameable: Mutex::new(HashSet::new()),
-            clock,
-            atime,
-        };
+        let fs = Self::new(Store::open(memory)?, clock, atime, Side::Service);
         let (open, seed) = (fs.store.superblock().open, fs.store.seed());
         for left in aerie_objects::list_all(fs.store.memory(), open, seed)? {
-            fs.bury(left.object).map_err(|fault| match fault {
-                Fault::Store(error) => error,
-                Fault::Call(errno) => aerie_objects::Error::NotAStore(errno.to_string()),
-            })?;
+            fs.change(|tx| fs.bury(tx, left.object))
+                .map_err(|fault| match fault {
+                    Fault::Store(error) => error,
+                    Fault::Call(errno) => aerie_objects::Error::NotAStore(errno.to_string()),
+                })?;
         }
         Ok(fs)
     }
 }
 
+impl<P: Pmem> Pxfs<Overlay<P>> {
+    /// A file system that a client runs on a speculation.
+    pub(crate) fn speculate(
+        memory: P,
+        clock: Arc<dyn Clock>,
+        atime: Atime,
+    ) -> aerie_objects::Result<Self> {
+        let store = Store::speculate(Overlay::new(memory))?;
+        Ok(Self::new(
+            store,
+            clock,
+            atime,
+            Side::Client(Mutex::default()),
+        ))
+    }
+}
+
+impl<P> Pxfs<P> {
+    fn new(store: Store<P>, clock: Arc<dyn Clock>, atime: Atime, side: Side) -> Self {
+        Self {
+            store,
+            gate: RwLock::new(()),
+            refs: Mutex::new(HashMap::new()),
+            clock,
+            atime,
+            side,
+        }
+    }
+}
+
 impl<P: Pmem> Pxfs<P> {
-    /// The object of an inode number, if it exists.
-    pub(crate) fn object(&self, ino: Ino) -> Res<ObjectId> {
+    /// This caller, now.
+    pub(crate) fn by<'a>(&self, cx: &'a Ctx) -> By<'a> {
+        let now = self.clock.now();
+        By { cx, now }
+    }
+
+    /// The object of an inode number, if it exists in `memory`: that of the store, or a transaction.
+    pub(crate) fn object<M: Load>(&self, memory: &M, ino: Ino) -> Res<ObjectId> {
         let object = inode::object(self.store.superblock(), ino);
         Ok(object
-            .filter(|object| self.store.has(*object))
+            .filter(|object| self.store.has(memory, *object))
             .ok_or(Errno::STALE)?)
     }
 
     /// The inode of this number.
-    pub(crate) fn inode(&self, ino: Ino) -> Res<Inode> {
-        self.load(self.object(ino)?)
+    pub(crate) fn inode<M: Load>(&self, memory: &M, ino: Ino) -> Res<Inode> {
+        self.load(memory, self.object(memory, ino)?)
     }
 
-    pub(crate) fn load(&self, object: ObjectId) -> Res<Inode> {
-        Inode::load(self.store.memory(), self.store.superblock(), object)
+    pub(crate) fn load<M: Load>(&self, memory: &M, object: ObjectId) -> Res<Inode> {
+        Inode::load(memory, self.store.superblock(), object)
     }
 
     /// The object of a name.
-    pub(crate) fn find(&self, dir: &Inode, name: &[u8]) -> Res<Option<ObjectId>> {
+    pub(crate) fn find<M: Load>(
+        &self,
+        memory: &M,
+        dir: &Inode,
+        name: &[u8],
+    ) -> Res<Option<ObjectId>> {
         if !dir.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
         let seed = self.store.seed();
-        Ok(aerie_objects::lookup(
-            self.store.memory(),
-            dir.object,
-            seed,
-            name,
-        )?)
+        Ok(aerie_objects::lookup(memory, dir.object, seed, name)?)
     }
 
     /// Runs a change as one transaction, which is durable when this returns.
@@ -100,22 +146,32 @@ impl<P: Pmem> Pxfs<P> {
         self.refs.lock().contains_key(&object)
     }
 
-    /// Gives back references. The gate is held for a change.
-    pub(crate) fn unrefer(&self, object: ObjectId, count: u64) -> Res<()> {
-        {
-            let mut refs = self.refs.lock();
-            match refs.get_mut(&object) {
-                Some(left) if *left > count => *left -= count,
-                _ => drop(refs.remove(&object)),
+    /// The objects with references.
+    pub(crate) fn referenced(&self) -> Vec<ObjectId> {
+        self.refs.lock().keys().copied().collect()
+    }
+
+    /// Gives back references. Returns whether they were the last ones.
+    pub(crate) fn unrefer(&self, object: ObjectId, count: u64) -> bool {
+        let mut refs = self.refs.lock();
+        match refs.get_mut(&object) {
+            Some(left) if *left > count => {
+                *left -= count;
+                false
             }
-            if refs.contains_key(&object) {
-                return Ok(());
+            _ => {
+                refs.remove(&object);
+                true
             }
         }
-        match self.load(object)?.attr.nlink {
-            0 => self.bury(object),
-            _ => Ok(()),
-        }
+    }
+
+    /// Whether there are no references but `count`.
+    pub(crate) fn has_only(&self, object: ObjectId, count: u64) -> bool {
+        self.refs
+            .lock()
+            .get(&object)
+            .is_none_or(|refs| *refs <= count)
     }
 
     /// Objects without a name.
@@ -126,34 +182,64 @@ impl<P: Pmem> Pxfs<P> {
     }
 
     /// Deletes an object that has no name and no reference.
-    fn bury(&self, object: ObjectId) -> Res<()> {
-        self.nameable.lock().remove(&object);
-        self.change(|tx| {
-            tx.remove(tx.superblock().open, &key(object))?;
-            delete(tx, object)
-        })
+    pub(crate) fn bury(&self, tx: &mut Transaction<'_, P>, object: ObjectId) -> Res<()> {
+        self.strike(tx, object)?;
+        self.delete(tx, object)
     }
 
-    /// Attributes of a new inode.
-    pub(crate) fn new_attr(
-        &self,
-        cx: &Ctx,
-        dir: &Inode,
-        new: &NewNode<'_>,
-        now: Timestamp,
-    ) -> Attr {
-        let owner = perm::new_owner(cx, &dir.attr, new);
-        Attr {
-            kind: new.kind(),
-            perm: owner.perm,
-            uid: owner.uid,
-            gid: owner.gid,
-            nlink: if new.is_directory() { 2 } else { 1 },
-            rdev: new.rdev(),
-            atime: now,
-            mtime: now,
-            ctime: now,
-            ..dir.attr
+    pub(crate) fn is_speculation(&self) -> bool {
+        matches!(self.side, Side::Client(_))
+    }
+
+    /// Keeps an object that has no name.
+    pub(crate) fn enlist(&self, tx: &mut Transaction<'_, P>, object: ObjectId) -> Res<()> {
+        match self.side {
+            Side::Service => Ok(tx.add(tx.superblock().open, &key(object), object)?),
+            Side::Client(_) => Ok(()),
+        }
+    }
+
+    /// Undoes [`enlist`](Self::enlist).
+    pub(crate) fn strike(&self, tx: &mut Transaction<'_, P>, object: ObjectId) -> Res<()> {
+        if let Side::Service = self.side {
+            tx.remove(tx.superblock().open, &key(object))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an object that no collection has, with its extended attributes.
+    pub(crate) fn delete(&self, tx: &mut Transaction<'_, P>, object: ObjectId) -> Res<()> {
+        match &self.side {
+            Side::Service => {
+                let attributes = tx.superblock().attributes;
+                if let Some((file, _)) = tx.remove(attributes, &key(object))? {
+                    tx.delete(file)?;
+                }
+            }
+            Side::Client(xattrs) => drop(xattrs.lock().remove(&object)),
+        }
+        Ok(tx.delete(object)?)
+    }
+
+    /// The extended attributes of an object, if a speculation has changed them.
+    pub(crate) fn changed_xattrs(&self, object: ObjectId) -> Option<Xattrs> {
+        match &self.side {
+            Side::Service => None,
+            Side::Client(xattrs) => xattrs.lock().get(&object).cloned(),
+        }
+    }
+
+    /// Keeps extended attributes that a speculation has changed.
+    pub(crate) fn keep_xattrs(&self, object: ObjectId, changed: Xattrs) {
+        if let Side::Client(xattrs) = &self.side {
+            xattrs.lock().insert(object, changed);
+        }
+    }
+
+    /// Drops them.
+    pub(crate) fn forget_xattrs(&self) {
+        if let Side::Client(xattrs) = &self.side {
+            xattrs.lock().clear();
         }
     }
 }
@@ -161,13 +247,4 @@ impl<P: Pmem> Pxfs<P> {
 /// The key of an object in the collections that are not directories.
 pub(crate) fn key(object: ObjectId) -> [u8; 8] {
     object.to_bits().to_le_bytes()
-}
-
-/// Deletes an object that no collection has, with its extended attributes.
-pub(crate) fn delete<P: Pmem>(tx: &mut Transaction<'_, P>, object: ObjectId) -> Res<()> {
-    let attributes = tx.superblock().attributes;
-    if let Some((file, _)) = tx.remove(attributes, &key(object))? {
-        tx.delete(file)?;
-    }
-    Ok(tx.delete(object)?)
 }

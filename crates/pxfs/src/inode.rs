@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | `st_mode` (lower half), device number (upper half) |
 //! | 1 | user id (lower half), group id (upper half) |
-//! | 2 | link count (lower half); 1 in the upper half if the object has extended attributes |
+//! | 2 | link count (lower half); in the upper half 1 if the object has extended attributes, plus 2 if it never had a name and may get one |
 //! | 3, 4, 5 | times of access, of modification, of change, in nanoseconds since 1970 |
 
 use crate::error::{Res, damaged};
@@ -45,7 +45,12 @@ pub(crate) struct Inode {
     pub(crate) object: ObjectId,
     pub(crate) attr: Attr,
     pub(crate) has_xattrs: bool,
+    /// It was made without a name, and may get one (`O_TMPFILE`).
+    pub(crate) is_nameable: bool,
 }
+
+const HAS_XATTRS: u32 = 1;
+const IS_NAMEABLE: u32 = 2;
 
 impl Inode {
     pub(crate) fn is_dir(&self) -> bool {
@@ -88,21 +93,24 @@ impl Inode {
             ctime: time(5)?,
             flags: FileFlags::empty(),
         };
-        let has_xattrs = links >> 32 != 0;
+        let bits = (links >> 32) as u32;
         Ok(Self {
             object,
             attr,
-            has_xattrs,
+            has_xattrs: bits & HAS_XATTRS != 0,
+            is_nameable: bits & IS_NAMEABLE != 0,
         })
     }
 
     /// Stores the attributes, as a part of a transaction. The size is stored by itself.
     pub(crate) fn store<P: Pmem>(&self, tx: &mut Transaction<'_, P>) -> Res<()> {
         let attr = &self.attr;
+        let bits =
+            u32::from(self.has_xattrs) * HAS_XATTRS + u32::from(self.is_nameable) * IS_NAMEABLE;
         let words = [
             halves(attr.mode(), attr.rdev),
             halves(attr.uid, attr.gid),
-            halves(attr.nlink, self.has_xattrs.into()),
+            halves(attr.nlink, bits),
             attr.atime.0 as u64,
             attr.mtime.0 as u64,
             attr.ctime.0 as u64,

@@ -1,16 +1,22 @@
-//! PXFS: POSIX files on the storage objects of Aerie (paper section 4.3.1), as the trusted service runs
-//! them for those that cannot map the memory.
+//! PXFS: POSIX files on the storage objects of Aerie (paper section 4.3.1). The same code runs twice: a
+//! client runs each call on a [`Speculation`], whose changes nobody else sees, and ships the call. The
+//! trusted service runs it again on the store ([`Pxfs::apply`]), with all its checks.
 //!
 //! # Guarantees
 //!
-//! - **P1** Each call is a transaction of the store: it is durable when it returns, a crash leaves all of
-//!   it or nothing, and calls become durable in their order. A write of more than 2 MiB is several.
+//! - **P1** Each call at the service is a transaction of the store: it is durable when it returns, a
+//!   crash leaves all of it or nothing, and calls become durable in their order. A write of more than
+//!   2 MiB is several. The calls of a batch are atomic each, and durable when the batch is answered.
 //! - **P2** A file that was removed while it was open is gone after a crash.
+//! - **P3** The service ends on any batch and any remote call, refuses what the caller or the client may
+//!   not do, and then changes nothing. What a client says is no part of what it relies on: not the
+//!   caller, the time, the ids, the pages, nor that a call has succeeded.
 //!
 //! The bytes are in `format.md`, with numbered invariants, which [`check`] verifies.
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+mod apply;
 mod attrs;
 mod calls;
 mod check;
@@ -22,6 +28,10 @@ mod fs;
 mod inode;
 mod mkfs;
 mod names;
+mod remote;
+pub mod seeded;
+mod session;
+mod speculation;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -32,4 +42,6 @@ pub use check::check;
 pub use dump::{DumpError, dump};
 pub use fs::Pxfs;
 pub use mkfs::{MkfsOptions, mkfs};
+pub use session::{Authority, Credentials, Session};
+pub use speculation::{Access, Host, Speculation};
 pub use system::PxfsSystem;

@@ -112,6 +112,12 @@ fn a_transaction_lists_what_it_has_changed_since_a_mark() {
     assert_eq!(changed, [root, file]);
     assert_eq!(parent(&tx.before(mark), file).unwrap(), Some(root));
     assert!(parent(&tx, file).is_err());
+    // A page of headers that is new since the mark.
+    let new: Vec<_> = (0..40).map(|_| tx.create(Kind::MFile).unwrap()).collect();
+    assert!(
+        new.iter()
+            .all(|new| crate::generation(&tx.before(mark), *new).is_err())
+    );
     let mut name = [0; 8];
     tx.before(mark).read(root.header(), &mut name).unwrap();
     assert_eq!(name, Load::load(&tx, root.header()).unwrap().to_le_bytes());

@@ -1,7 +1,9 @@
 //! PXFS against the model: the same scripts. After each call every result and the visible state are
 //! compared, the checker finds nothing, and a new mount sees the same.
 
+mod clients;
 mod damage;
+mod hostile;
 
 use crate::{MkfsOptions, Pxfs, mkfs};
 use medium::MemoryPmem;

@@ -1,0 +1,567 @@
+//! Operations of clients, as the service runs them.
+//!
+//! - An operation is accepted or refused as a whole, as a change of what those before it have left. The
+//!   calls are those of the file system, with all their checks. What a client claims is checked here:
+//!   the caller, the time, the choices, the locks, and that a file was opened.
+//! - A crash leaves a prefix of the accepted operations. All of them are durable when
+//!   [`Pxfs::apply`] returns.
+
+use crate::error::Fault;
+use crate::fs::{By, Pxfs};
+use crate::seeded::{Bug, hit};
+use crate::session::{Authority, Session};
+use aerie_objects::{
+    Error, Kind, Load, Mark, NewObject, ObjectId, Reserve, Transaction, generation, own, parent,
+};
+use aerie_proto::ops::{Answers, Caller, Data, Op, Operation, Refused, operations};
+use medium::Pmem;
+use vfs::xattrs::XattrChange;
+use vfs::{Attr, Ctx, Errno, Ino, Name, OpenFlags, SetAttr, Timestamp, perm};
+
+/// The clock of a client may be ahead by this many nanoseconds.
+const AHEAD: i64 = 1_000_000_000;
+/// Most directories above an inode.
+const DEEP: usize = 1 << 16;
+
+/// The reason why an operation is undone.
+pub(crate) enum Stop {
+    /// It is refused.
+    Refused(Errno, String),
+    /// The store has failed.
+    Failed(Error),
+}
+
+type Run<T> = Result<T, Stop>;
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Call(errno) => errno.into(),
+            Fault::Store(error @ (Error::Medium(_) | Error::Log(_))) => Self::Failed(error),
+            Fault::Store(error) => {
+                let why = error.to_string();
+                Self::Refused(Fault::Store(error).errno(), why)
+            }
+        }
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Fault::from(error).into()
+    }
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Refused(errno, errno.to_string())
+    }
+}
+
+fn refused(errno: Errno, why: impl Into<String>) -> Stop {
+    Stop::Refused(errno, why.into())
+}
+
+/// What an operation has taken from the reserve.
+#[derive(Default)]
+struct Taken {
+    object: Option<NewObject>,
+    pages: Vec<u64>,
+}
+
+impl Taken {
+    /// Takes the object that the client has chosen, if any.
+    fn object(
+        &mut self,
+        reserve: &mut Reserve,
+        chosen: Option<ObjectId>,
+        kind: Kind,
+    ) -> Run<Option<NewObject>> {
+        let Some(id) = chosen else {
+            return Ok(None);
+        };
+        if id.kind() != kind {
+            return Err(refused(Errno::INVAL, format!("{id} is of another kind")));
+        }
+        self.object = reserve.take_object(id);
+        match self.object {
+            None if hit(Bug::ForeignObject) => Ok(None),
+            None => Err(refused(
+                Errno::PERM,
+                format!("the client has not reserved {id}"),
+            )),
+            taken => Ok(taken),
+        }
+    }
+
+    fn pages(&mut self, reserve: &mut Reserve, chosen: &[u64]) -> Run<()> {
+        for page in chosen {
+            if !reserve.take_page(*page) {
+                if hit(Bug::ForeignPage) {
+                    continue;
+                }
+                let why = format!("the client has not reserved page {page:#x}");
+                return Err(refused(Errno::PERM, why));
+            }
+            self.pages.push(*page);
+        }
+        Ok(())
+    }
+
+    fn put_back(self, reserve: &mut Reserve) {
+        if hit(Bug::ReserveLost) {
+            return;
+        }
+        self.object
+            .into_iter()
+            .for_each(|new| reserve.put_object(new));
+        self.pages
+            .into_iter()
+            .for_each(|page| reserve.put_page(page));
+    }
+}
+
+/// What an accepted operation changes in memory.
+pub(crate) enum After {
+    Nothing,
+    Hold(ObjectId),
+    Open(ObjectId, OpenFlags),
+    Release(ObjectId, u64),
+}
+
+/// A finished operation.
+pub(crate) struct Done {
+    /// The attributes of the inode that it has made, named or changed.
+    pub(crate) attr: Option<Attr>,
+    pub(crate) after: After,
+}
+
+impl Done {
+    fn after(after: After) -> Self {
+        Self { attr: None, after }
+    }
+}
+
+impl From<Attr> for Done {
+    fn from(attr: Attr) -> Self {
+        let attr = Some(attr);
+        let after = After::Nothing;
+        Self { attr, after }
+    }
+}
+
+impl From<()> for Done {
+    fn from((): ()) -> Self {
+        Self::after(After::Nothing)
+    }
+}
+
+impl<P: Pmem> Pxfs<P> {
+    /// Runs the operations of a batch in their order, and makes those durable that it accepts.
+    ///
+    /// `batch` must be memory that no client can change. What the accepted operations have chosen is
+    /// taken from the reserve of the session.
+    ///
+    /// # Errors
+    /// The store has failed: it must be opened again.
+    pub fn apply(
+        &self,
+        session: &mut Session,
+        authority: &dyn Authority,
+        batch: &[u8],
+    ) -> aerie_objects::Result<Answers> {
+        let _gate = self.gate.write();
+        let mut answers = Answers::default();
+        let mut tx = self.store.begin()?;
+        let mut is_empty = true;
+        for (number, operation) in (0..).zip(operations(batch)) {
+            let operation = match operation {
+                Ok(operation) => operation,
+                Err(error) => {
+                    let (errno, why) = (Errno::INVAL.raw_os_error(), error.to_string());
+                    answers.refused.push(Refused { number, errno, why });
+                    break;
+                }
+            };
+            answers.count += 1;
+            let mut done = self.one(&mut tx, session, Some(authority), &operation);
+            if matches!(done, Err(Stop::Refused(Errno::FBIG, _))) && !is_empty {
+                // With a record of its own it may fit.
+                tx.commit()?;
+                tx = self.store.begin()?;
+                is_empty = true;
+                done = self.one(&mut tx, session, Some(authority), &operation);
+            }
+            match done {
+                Ok(done) => {
+                    is_empty = false;
+                    self.settle(session, done.after);
+                }
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Refused(errno, why)) => {
+                    let errno = errno.raw_os_error();
+                    answers.refused.push(Refused { number, errno, why });
+                }
+            }
+        }
+        tx.commit()?;
+        Ok(answers)
+    }
+
+    /// Runs one operation, or nothing of it.
+    pub(crate) fn one(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        session: &mut Session,
+        authority: Option<&dyn Authority>,
+        operation: &Operation<'_>,
+    ) -> Run<Done> {
+        let mark = tx.mark();
+        let mut taken = Taken::default();
+        let mut done = self
+            .caller(session, operation.caller.as_ref())
+            .and_then(|cx| {
+                let now = self.time(session, operation.time);
+                let by = By { cx: &cx, now };
+                self.run(tx, session, by, &operation.op, &mut taken)
+            });
+        if done.is_ok()
+            && is_covered(&operation.op)
+            && let Some(authority) = authority
+            && let Err(stop) = covered(tx, mark, authority)
+        {
+            done = Err(stop);
+        }
+        if done.is_ok() && !tx.fits() {
+            done = Err(refused(
+                Errno::FBIG,
+                "the operation does not fit into the log",
+            ));
+        }
+        if done.is_err() {
+            taken.put_back(&mut session.reserve);
+            if !hit(Bug::RefusedNotUndone) {
+                tx.roll_back(mark);
+            }
+        }
+        done
+    }
+
+    /// The caller of an operation.
+    pub(crate) fn caller(&self, session: &Session, caller: Option<&Caller>) -> Run<Ctx> {
+        let Some(caller) = caller else {
+            return Ok(session.who.ctx());
+        };
+        if !session.is_trusted && !hit(Bug::AnyCaller) {
+            let why = "the client may not act for another user";
+            return Err(refused(Errno::PERM, why));
+        }
+        Ok(Ctx {
+            groups: caller.groups.clone(),
+            pid: 0,
+            checked: caller.checked,
+            ..Ctx::user(caller.uid, caller.gid)
+        })
+    }
+
+    /// The time of an operation: not long after now, and not before the last one.
+    fn time(&self, session: &mut Session, time: Timestamp) -> Timestamp {
+        if hit(Bug::AnyTime) {
+            return time;
+        }
+        let latest = Timestamp(self.clock.now().0.saturating_add(AHEAD));
+        session.last = time.min(latest).max(session.last);
+        session.last
+    }
+
+    fn run(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        session: &mut Session,
+        by: By<'_>,
+        op: &Op<'_>,
+        taken: &mut Taken,
+    ) -> Run<Done> {
+        if !session.is_trusted {
+            op.inodes()
+                .try_for_each(|ino| self.must_reach(tx, session, by.cx, ino))?;
+        }
+        let reserve = &mut session.reserve;
+        match *op {
+            Op::Make { at, node, object } => {
+                let new = node.check()?;
+                let kind = [Kind::MFile, Kind::Collection][usize::from(new.is_directory())];
+                let chosen = taken.object(reserve, object, kind)?;
+                Ok(self.make_node(tx, by, at.into(), &new, chosen)?.into())
+            }
+            Op::Tmpfile { dir, mode, object } => {
+                let chosen = taken.object(reserve, object, Kind::MFile)?;
+                let attr = self.make_nameless(tx, by, dir, mode, chosen)?;
+                let after = After::Hold(self.object(tx, attr.ino)?);
+                let attr = Some(attr);
+                Ok(Done { attr, after })
+            }
+            Op::Write { ino, off, ref data } => {
+                self.must_be_open(session, self.object(tx, ino)?, OpenFlags::WRITE)?;
+                self.run_write(tx, session, by, (ino, off), data, taken)
+            }
+            Op::Allocate {
+                ino,
+                kind,
+                off,
+                len,
+            } => {
+                self.must_be_open(session, self.object(tx, ino)?, OpenFlags::WRITE)?;
+                Ok(self.allocate(tx, by, ino, kind, off, len)?.into())
+            }
+            Op::Link { .. } | Op::Remove { .. } | Op::Rename { .. } | Op::Look { .. } => {
+                self.run_name(tx, session, by, op)
+            }
+            _ => self.run_inode(tx, session, by, op),
+        }
+    }
+
+    fn run_write(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        session: &mut Session,
+        by: By<'_>,
+        (ino, off): (Ino, u64),
+        data: &Data<'_>,
+        taken: &mut Taken,
+    ) -> Run<Done> {
+        let (len, chosen) = match data {
+            Data::Bytes(bytes) => return Ok(self.write_bytes(tx, by, ino, off, bytes)?.into()),
+            Data::Stored { len, pages } => (*len, pages),
+        };
+        if !session.is_trusted && !hit(Bug::StoredByAnyone) {
+            let why = "the client may not store contents itself";
+            return Err(refused(Errno::PERM, why));
+        }
+        taken.pages(&mut session.reserve, chosen)?;
+        let mut pages = chosen.iter();
+        let mut is_short = false;
+        let written = self.write_stored(tx, by, ino, off, len, |tx, file, index| {
+            let page = pages.next();
+            is_short |= page.is_none();
+            Ok(tx.add_page_at(file, index, *page.ok_or(Errno::INVAL)?)?)
+        });
+        if !is_short {
+            written?;
+        }
+        if is_short || pages.next().is_some() {
+            let why = "the pages of the write are not those that the file needs";
+            return Err(refused(Errno::INVAL, why));
+        }
+        Ok(().into())
+    }
+
+    fn run_name(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        session: &Session,
+        by: By<'_>,
+        op: &Op<'_>,
+    ) -> Run<Done> {
+        match *op {
+            Op::Link { ino, at } => {
+                let attr = self.link_node(tx, by, ino, at.into())?;
+                let after = match session.is_trusted {
+                    true => After::Nothing,
+                    false => After::Hold(self.object(tx, attr.ino)?),
+                };
+                let attr = Some(attr);
+                Ok(Done { attr, after })
+            }
+            Op::Remove { at, which, holds } => {
+                let removed = self.remove_name(tx, by, at.into(), which, holds)?;
+                Ok(Done::after(kept(tx, Some(removed).filter(|_| holds))))
+            }
+            Op::Rename {
+                from,
+                to,
+                flags,
+                holds,
+            } => {
+                let names: [Name<'_>; 2] = [from.into(), to.into()];
+                let replaced = self.rename_node(tx, by, names, flags, holds)?;
+                Ok(Done::after(kept(tx, replaced.filter(|_| holds))))
+            }
+            Op::Look { at } => {
+                let found = self.look_up(tx, by.cx, at.into())?;
+                Ok(Done::after(After::Hold(found.object)))
+            }
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    fn run_inode(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        session: &Session,
+        by: By<'_>,
+        op: &Op<'_>,
+    ) -> Run<Done> {
+        match *op {
+            Op::SetAttr { ino, set } => {
+                let ctime = set.ctime.filter(|_| session.is_trusted);
+                let set = SetAttr { ctime, ..set };
+                Ok(self.set_attr(tx, by, ino, &set)?.into())
+            }
+            Op::Open { ino, flags } => {
+                let object = self.open_node(tx, by, ino, flags)?;
+                Ok(Done::after(After::Open(object, flags)))
+            }
+            Op::SetXattr {
+                ino,
+                name,
+                value,
+                mode,
+            } => {
+                let change = XattrChange::set(name, value, mode)?;
+                Ok(self.change_xattrs(tx, by, ino, &change)?.into())
+            }
+            Op::RemoveXattr { ino, name } => {
+                let change = XattrChange::Remove { name };
+                Ok(self.change_xattrs(tx, by, ino, &change)?.into())
+            }
+            Op::Access { ino } => {
+                let inode = self.inode(tx, ino)?;
+                if inode.attr.kind != vfs::FileType::Symlink && !session.is_trusted {
+                    perm::access(by.cx, &inode.attr, perm::Access::READ)?;
+                }
+                Ok(Self::access(tx, by, inode.object)?.into())
+            }
+            Op::Hold { ino } => Ok(Done::after(After::Hold(self.object(tx, ino)?))),
+            Op::Release { ino, count } => {
+                let object = self.object(tx, ino)?;
+                let held = session.holds.get(&object).copied().unwrap_or(0);
+                if count == 0 || count > held {
+                    let why = format!("{object} is held {held} times, not {count}");
+                    return Err(refused(Errno::INVAL, why));
+                }
+                if self.has_only(object, count) && self.load(tx, object)?.attr.nlink == 0 {
+                    self.bury(tx, object)?;
+                }
+                Ok(Done::after(After::Release(object, count)))
+            }
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// Changes in memory what an accepted operation has changed.
+    pub(crate) fn settle(&self, session: &mut Session, after: After) {
+        match after {
+            After::Nothing => {}
+            After::Hold(object) => self.hold(session, object),
+            After::Open(object, flags) => {
+                self.hold(session, object);
+                let opened = session.opened.entry(object);
+                *opened.or_insert(OpenFlags::empty()) |= flags;
+            }
+            After::Release(object, count) => {
+                self.unrefer(object, count);
+                let left = session.holds.get(&object).map_or(0, |held| held - count);
+                if left > 0 {
+                    session.holds.insert(object, left);
+                } else {
+                    session.holds.remove(&object);
+                    session.opened.remove(&object);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn hold(&self, session: &mut Session, object: ObjectId) {
+        *session.holds.entry(object).or_default() += 1;
+        self.refer(object);
+    }
+
+    /// Demands that a client that is not trusted has opened the file.
+    pub(crate) fn must_be_open(
+        &self,
+        session: &Session,
+        object: ObjectId,
+        access: OpenFlags,
+    ) -> Run<()> {
+        let opened = session.opened.get(&object);
+        let is_open = opened.is_some_and(|opened| opened.contains(access));
+        if session.is_trusted || is_open || hit(Bug::OpenNotAsked) {
+            return Ok(());
+        }
+        let why = format!("the client has not opened {object} for this");
+        Err(refused(Errno::BADF, why))
+    }
+
+    /// Demands that the client holds the inode, or may search all directories above it.
+    pub(crate) fn must_reach<M: Load>(
+        &self,
+        memory: &M,
+        session: &Session,
+        cx: &Ctx,
+        ino: Ino,
+    ) -> Run<()> {
+        let mut object = self.object(memory, ino)?;
+        for _ in 0..DEEP {
+            let superblock = self.store.superblock();
+            if object == superblock.root || session.holds.contains_key(&object) {
+                return Ok(());
+            }
+            let above = parent(memory, object)?.filter(|above| *above != superblock.open);
+            let Some(above) = above else {
+                break;
+            };
+            let is_allowed = perm::may_search(cx, &self.load(memory, above)?.attr);
+            if !hit(Bug::PathNotSearched) {
+                is_allowed?;
+            }
+            object = above;
+        }
+        let why = format!("the client does not hold {object}, and its path is unknown");
+        Err(refused(Errno::STALE, why))
+    }
+}
+
+/// The hold of an object that has lost a name.
+fn kept<M: Load>(memory: &M, object: Option<ObjectId>) -> After {
+    let left = object.filter(|object| generation(memory, *object).is_ok());
+    left.map_or(After::Nothing, After::Hold)
+}
+
+/// Whether the changes of an operation need a lock. Others are seen by nobody, or do not matter.
+fn is_covered(op: &Op<'_>) -> bool {
+    !matches!(op, Op::Access { .. } | Op::Release { .. })
+}
+
+/// Asks whether locks cover all changed objects that others may know.
+fn covered<P: Pmem>(tx: &Transaction<'_, P>, mark: Mark, authority: &dyn Authority) -> Run<()> {
+    let superblock = tx.superblock();
+    let before = tx.before(mark);
+    for object in tx.changed_since(mark) {
+        let is_shared = object == superblock.open || object == superblock.attributes;
+        // New objects, and files of extended attributes.
+        if is_shared || !is_inode(&before, object) {
+            continue;
+        }
+        let mut path = vec![object];
+        let mut at = object;
+        while let Some(above) = parent(&before, at)?.filter(|above| *above != superblock.open)
+            && path.len() < DEEP
+        {
+            path.push(above);
+            at = above;
+        }
+        if hit(Bug::CoverNotAsked) {
+            continue;
+        }
+        authority
+            .covers(&path)
+            .map_err(|why| refused(Errno::PERM, format!("{object}: {why}")))?;
+    }
+    Ok(())
+}
+
+/// Whether the object exists and has a mode.
+fn is_inode<M: Load>(memory: &M, object: ObjectId) -> bool {
+    own(memory, object, 0).is_ok_and(|mode| mode != 0)
+}

@@ -1,0 +1,24 @@
+//! Bugs that can be put back to test the tests; see [`medium::seeded_bugs`].
+
+medium::seeded_bugs! {
+    /// A page of a write need not be in the client's reserve.
+    ForeignPage,
+    /// A new object gets a header that the client has not reserved, in place of a refusal.
+    ForeignObject,
+    /// A client that is not trusted acts for another user.
+    AnyCaller,
+    /// Locks need not cover a changed object.
+    CoverNotAsked,
+    /// A file that was not opened for writing is written.
+    OpenNotAsked,
+    /// An operation has any time.
+    AnyTime,
+    /// A refused operation is not undone.
+    RefusedNotUndone,
+    /// What a refused operation has taken from the reserve is lost.
+    ReserveLost,
+    /// A client that is not trusted names inodes in directories that it may not search.
+    PathNotSearched,
+    /// A client that is not trusted has stored the contents of a write.
+    StoredByAnyone,
+}

@@ -1,0 +1,389 @@
+//! A client: the file system on a speculation.
+//!
+//! # Guarantees
+//! - **C1** A call runs at once, on what the client sees: the shared memory with its own changes. It is
+//!   also recorded in the batch, with its time and its choices.
+//! - **C2** [`Speculation::ship`] has the service run the batch, and drops the overlay: what is read then
+//!   is what the service has made of it. `fsync` and `sync` ship. The calls of a batch are each atomic,
+//!   and durable in their order.
+//! - **C3** Contents are stored in the shared memory at once, if it can be written, and are durable at
+//!   the next fsync or ship; aligned words of 8 bytes are atomic. A page that a recorded call changes at
+//!   the service is private until the batch was shipped, and its contents travel in the batch.
+//! - **C4** A call that the service refuses is undone with the overlay, and reported once, by the next
+//!   fsync or sync.
+//!
+//! The caller holds locks that cover what a call reads and changes.
+
+mod calls;
+mod write;
+
+use crate::error::{Fault, Res};
+use crate::fs::{By, Pxfs};
+use crate::inode::{self, Inode};
+use crate::session::Credentials;
+use aerie_objects::{Kind, ObjectId, Overlay, PAGE, Reserve, Transaction, generation, parent};
+use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, operations};
+use hashbrown::{HashMap, HashSet};
+use medium::{Pmem, Rule};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, Result, StatFs, Timestamp};
+
+/// Headers or pages that are asked for at first, and at most.
+const FIRST_REQUEST: usize = 64;
+const LARGEST_REQUEST: usize = 4096;
+
+/// The service, as a client reaches it. A speculation waits for the answers inside its calls.
+pub trait Host: Send + Sync {
+    /// Reserves more, as far as there is space; see [`Pxfs::grant`].
+    ///
+    /// # Errors
+    /// The connection is lost.
+    fn reserve(&self, pages: usize, headers: usize) -> Result<Reserve>;
+
+    /// Has the service run a batch; see [`Pxfs::apply`].
+    ///
+    /// # Errors
+    /// The connection is lost, so that the calls of the batch may be undone.
+    fn ship(&self, batch: &[u8]) -> Result<Answers>;
+
+    /// Returns the space of the file system.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    fn statfs(&self) -> Result<StatFs>;
+}
+
+/// The access of a client to the shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Contents that it writes travel in its batches.
+    ReadOnly,
+    /// It stores contents itself. The service must trust it.
+    ReadWrite,
+}
+
+/// What a client has not shipped yet, and what the service has for it.
+#[derive(Default)]
+struct State {
+    batch: Batch,
+    /// What the service has reserved for the client, and no shipped call has used.
+    reserve: Reserve,
+    /// Next numbers of pages and of headers to ask for.
+    requests: [usize; 2],
+    /// Objects that the service holds for this client, as often as it does.
+    told: HashMap<ObjectId, u64>,
+    /// Those that it has opened for writing, if it must.
+    opened: HashSet<ObjectId>,
+    /// Pages with contents that may not be durable.
+    dirty: HashSet<u64>,
+    refusal: Option<Refused>,
+}
+
+impl State {
+    /// Notes that the service holds an object once more.
+    fn tell(&mut self, object: ObjectId) {
+        *self.told.entry(object).or_default() += 1;
+    }
+
+    /// Undoes [`tell`](Self::tell), after a refusal.
+    fn untell(&mut self, object: ObjectId) {
+        if let Some(count) = self.told.get_mut(&object) {
+            *count -= 1;
+            if *count == 0 {
+                self.told.remove(&object);
+                self.opened.remove(&object);
+            }
+        }
+    }
+}
+
+/// A file system whose calls change an overlay at once, and the store when they are shipped.
+pub struct Speculation<P, H> {
+    fs: Pxfs<Overlay<P>>,
+    access: Access,
+    who: Credentials,
+    is_trusted: bool,
+    host: H,
+    state: Mutex<State>,
+}
+
+impl<P: Pmem, H: Host> Speculation<P, H> {
+    /// A client of the user `who`. `memory` is that of a store that a service has open; with
+    /// [`Access::ReadWrite`] it can be stored to. `is_trusted` is what the service thinks.
+    ///
+    /// # Errors
+    /// The memory has no store, or cannot be read.
+    pub fn new(
+        memory: P,
+        access: Access,
+        (who, is_trusted): (Credentials, bool),
+        clock: Arc<dyn Clock>,
+        atime: Atime,
+        host: H,
+    ) -> aerie_objects::Result<Self> {
+        let requests = [FIRST_REQUEST; 2];
+        Ok(Self {
+            fs: Pxfs::speculate(memory, clock, atime)?,
+            access,
+            who,
+            is_trusted,
+            host,
+            state: Mutex::new(State {
+                requests,
+                ..State::default()
+            }),
+        })
+    }
+
+    /// The service.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// Bytes of the batch, and of memory for what it has changed.
+    pub fn pending_bytes(&self) -> u64 {
+        self.state.lock().batch.bytes().len() as u64 + self.overlay().used_bytes()
+    }
+
+    /// The batch.
+    #[cfg(test)]
+    pub(crate) fn recorded(&self) -> Vec<u8> {
+        self.state.lock().batch.bytes().to_vec()
+    }
+
+    /// The refusal that the next fsync would report. It is then reported.
+    pub fn take_refusal(&self) -> Option<Refused> {
+        self.state.lock().refusal.take()
+    }
+
+    /// Ships all recorded calls, and drops the overlay. With `holds` the service also learns of all
+    /// references, as it must before others can get the locks.
+    ///
+    /// # Errors
+    /// The connection is lost: all that was not shipped is undone.
+    pub fn ship(&self, holds: bool) -> Result<()> {
+        let _gate = self.fs.gate.write();
+        let mut state = self.state.lock();
+        if holds {
+            self.tell_all(&mut state);
+        }
+        self.flush(&mut state)?;
+        if state.batch.count() == 0 {
+            return Ok(());
+        }
+        match self.host.ship(state.batch.bytes()) {
+            Ok(answers) => {
+                self.take_answers(&mut state, &answers);
+                Ok(())
+            }
+            Err(errno) => {
+                let why = format!("the calls were not shipped: {errno}");
+                self.drop_all(&mut state, why);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Begins again after the session has ended: drops what was not shipped, the reserve, and what the
+    /// service was told.
+    pub fn reset(&self) {
+        let _gate = self.fs.gate.write();
+        let mut state = self.state.lock();
+        match state.batch.count() {
+            0 => self.restart(&mut state),
+            count => self.drop_all(
+                &mut state,
+                format!("the session has ended with {count} calls"),
+            ),
+        }
+    }
+
+    fn drop_all(&self, state: &mut State, why: String) {
+        tracing::error!("{why}");
+        let (number, errno) = (0, Errno::IO.raw_os_error());
+        state.refusal.get_or_insert(Refused { number, errno, why });
+        self.restart(state);
+    }
+
+    fn restart(&self, state: &mut State) {
+        *state = State {
+            requests: state.requests,
+            refusal: state.refusal.take(),
+            ..State::default()
+        };
+        self.fs.store.restart(&state.reserve);
+        self.fs.forget_xattrs();
+    }
+
+    fn overlay(&self) -> &Overlay<P> {
+        self.fs.store.memory()
+    }
+
+    /// Tells the service of references.
+    fn tell_all(&self, state: &mut State) {
+        let superblock = self.fs.store.superblock();
+        let memory = self.overlay();
+        for object in self.fs.referenced() {
+            let is_known = object == superblock.root || state.told.contains_key(&object);
+            if !is_known && generation(memory, object).is_ok() {
+                state.tell(object);
+                let ino = inode::number(superblock, object);
+                self.push(state, None, Op::Hold { ino });
+            }
+        }
+    }
+
+    /// Makes contents durable.
+    fn flush(&self, state: &mut State) -> Result<()> {
+        if state.dirty.is_empty() {
+            return Ok(());
+        }
+        let base = self.overlay().base();
+        for page in state.dirty.drain() {
+            base.flush(page, PAGE);
+        }
+        let durable = base.fence(Rule::DurableBeforeReturn);
+        durable.map_err(|error| Fault::Store(error.into()).errno())
+    }
+
+    /// Takes the answers to the batch: what is accepted has used its choices.
+    fn take_answers(&self, state: &mut State, answers: &Answers) {
+        let batch = std::mem::take(&mut state.batch);
+        let mut refused = answers.refused.iter().peekable();
+        for (number, operation) in (0..).zip(operations(batch.bytes())) {
+            let Ok(operation) = operation else { break };
+            match refused.next_if(|refused| refused.number == number) {
+                Some(refusal) => self.take_refused(state, &operation.op, refusal),
+                None => take_choices(&mut state.reserve, &operation.op),
+            }
+        }
+        state.batch = batch;
+        state.batch.clear();
+        self.fs.store.restart(&state.reserve);
+        self.fs.forget_xattrs();
+    }
+
+    fn take_refused(&self, state: &mut State, op: &Op<'_>, refusal: &Refused) {
+        let superblock = self.fs.store.superblock();
+        let object = |ino| inode::object(superblock, ino);
+        match *op {
+            // Nobody waits for it.
+            Op::Access { .. } => return,
+            Op::Hold { ino } | Op::Open { ino, .. } => {
+                object(ino)
+                    .into_iter()
+                    .for_each(|object| state.untell(object));
+            }
+            _ => {}
+        }
+        tracing::warn!("the service has refused {op:?}: {}", refusal.why);
+        state.refusal.get_or_insert_with(|| refusal.clone());
+    }
+
+    /// The caller as a field of an operation.
+    fn caller(&self, cx: &Ctx) -> Result<Option<Caller>> {
+        let Credentials { uid, gid, groups } = &self.who;
+        let is_own = (cx.uid, cx.gid, &cx.groups) == (*uid, *gid, groups) && !cx.checked;
+        match is_own {
+            true => Ok(None),
+            false if self.is_trusted => Ok(Some(cx.into())),
+            false => Err(Errno::PERM),
+        }
+    }
+
+    fn push(&self, state: &mut State, by: Option<(Option<Caller>, Timestamp)>, op: Op<'_>) {
+        let (caller, time) = by.unwrap_or_else(|| (None, self.fs.clock.now()));
+        state.batch.push(&Operation { caller, time, op });
+    }
+
+    /// Runs a call on the overlay, and records it. The gate is held for a change.
+    fn record<'o, T>(
+        &self,
+        cx: &Ctx,
+        run: impl FnOnce(&mut Transaction<'_, Overlay<P>>, By<'_>) -> Res<T>,
+        record: impl FnOnce(&mut State, &T) -> Op<'o>,
+    ) -> Result<T> {
+        let caller = self.caller(cx)?;
+        let by = self.fs.by(cx);
+        let done = self.fs.change(|tx| run(tx, by)).map_err(Fault::errno)?;
+        let state = &mut *self.state.lock();
+        let op = record(state, &done);
+        self.push(state, Some((caller, by.now)), op);
+        Ok(done)
+    }
+
+    /// Sees to it that this many pages and headers are reserved, if there is space.
+    fn refill(&self, wanted: [usize; 2]) -> Result<()> {
+        let (pages, headers) = self.fs.store.reserved();
+        if pages >= wanted[0] && headers >= wanted[1] {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        let mut ask = [0; 2];
+        for (n, left) in [pages, headers].into_iter().enumerate() {
+            if left < wanted[n] {
+                ask[n] = wanted[n].max(state.requests[n]);
+                state.requests[n] = (state.requests[n] * 2).min(LARGEST_REQUEST);
+            }
+        }
+        let more = self.host.reserve(ask[0], ask[1])?;
+        self.fs.store.extend(&more);
+        state.reserve.append(more);
+        Ok(())
+    }
+
+    /// Has the service hold a file with several names, which it would not find by its number.
+    fn tell_path(&self, at: Name<'_>, ino: Ino) {
+        let Some(object) = inode::object(self.fs.store.superblock(), ino) else {
+            return;
+        };
+        let is_unknown = || matches!(parent(self.overlay(), object), Ok(None));
+        if self.is_trusted || object.kind() == Kind::Collection || !is_unknown() {
+            return;
+        }
+        let mut state = self.state.lock();
+        if !state.told.contains_key(&object) {
+            state.tell(object);
+            self.push(&mut state, None, Op::Look { at: at.into() });
+        }
+    }
+
+    /// Records an access, if it is due.
+    fn accessed(&self, cx: &Ctx, inode: &Inode) {
+        if cx.noatime || self.fs.atime == Atime::Never {
+            return;
+        }
+        if !self.fs.is_access_due(self.fs.by(cx), inode) {
+            return;
+        }
+        let (ino, object) = (inode.attr.ino, inode.object);
+        let _gate = self.fs.gate.write();
+        let noted = self.record(
+            cx,
+            |tx, by| Pxfs::access(tx, by, object),
+            |_, ()| Op::Access { ino },
+        );
+        if let Err(errno) = noted {
+            tracing::warn!("the access time of {object} is not updated: {errno}");
+        }
+    }
+}
+
+/// Takes what an operation has used out of a reserve.
+fn take_choices(reserve: &mut Reserve, op: &Op<'_>) {
+    match op {
+        Op::Make { object, .. } | Op::Tmpfile { object, .. } => {
+            object.and_then(|object| reserve.take_object(object));
+        }
+        Op::Write {
+            data: Data::Stored { pages, .. },
+            ..
+        } => {
+            for page in pages {
+                reserve.take_page(*page);
+            }
+        }
+        _ => {}
+    }
+}

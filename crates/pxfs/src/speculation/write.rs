@@ -1,0 +1,165 @@
+//! Writes of a client.
+
+use super::{Access, Host, Speculation};
+use crate::data::{PART, ZEROS, parts};
+use crate::error::{Fault, Res};
+use crate::inode::Inode;
+use aerie_objects::{PAGE, page};
+use aerie_proto::ops::{Data, Op};
+use medium::Pmem;
+use vfs::{Ctx, Ino, OpenFlags, Result, perm};
+
+impl<P: Pmem, H: Host> Speculation<P, H> {
+    pub(super) fn write_all(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        let len = data.len() as u64;
+        self.fs
+            .shared(|| self.fs.may_write(ino, off, len))
+            .and_then(|file| self.open_for_writing(cx, &file))?;
+        for (n, part) in data.chunks(PART).enumerate() {
+            self.write_part(cx, ino, off + (n * PART) as u64, part)?;
+        }
+        Ok(data.len())
+    }
+
+    /// Opens a file for writing at the service, if that must be.
+    pub(super) fn open_for_writing(&self, cx: &Ctx, file: &Inode) -> Result<()> {
+        if self.is_trusted || self.state.lock().opened.contains(&file.object) {
+            return Ok(());
+        }
+        let _gate = self.fs.gate.write();
+        self.record_open(cx, file.attr.ino, OpenFlags::WRITE)
+    }
+
+    fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<()> {
+        let is_direct = self.access == Access::ReadWrite;
+        if is_direct && self.overwrite(cx, ino, off, data)? {
+            return Ok(());
+        }
+        let _gate = self.fs.gate.write();
+        if is_direct && self.store_new(cx, ino, off, data)? {
+            return Ok(());
+        }
+        let write = Op::Write {
+            ino,
+            off,
+            data: Data::Bytes(data),
+        };
+        self.record(
+            cx,
+            |tx, by| self.fs.write_bytes(tx, by, ino, off, data),
+            |_, ()| write,
+        )
+    }
+
+    /// Writes in place, if nothing but contents changes.
+    fn overwrite(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<bool> {
+        self.fs.shared(|| {
+            let now = self.fs.clock.now();
+            let file = self.fs.may_write(ino, off, data.len() as u64)?;
+            let attr = &file.attr;
+            let is_same = off + data.len() as u64 <= attr.size
+                && (attr.mtime, attr.ctime) == (now, now)
+                && perm::perm_after_write(cx, attr) == attr.perm;
+            if !is_same || self.missing(&file, off, data.len())? != Some(0) {
+                return Ok(false);
+            }
+            self.store(&file, off, data, &[])?;
+            Ok(true)
+        })
+    }
+
+    /// Number of pages that a write needs. `None` if the service will change one of the others itself,
+    /// so that nothing can be stored there.
+    fn missing(&self, file: &Inode, off: u64, len: usize) -> Res<Option<usize>> {
+        let memory = self.overlay();
+        let mut missing = 0;
+        for (index, ..) in parts(off, len) {
+            match page(memory, file.object, index)? {
+                None => missing += 1,
+                Some(page) if memory.is_private(page) => return Ok(None),
+                Some(_) => {}
+            }
+        }
+        Ok(Some(missing))
+    }
+
+    /// Writes in pages of the file, and in new ones.
+    fn store_new(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<bool> {
+        let len = data.len() as u64;
+        let prepared = || {
+            let file = self.fs.may_write(ino, off, len)?;
+            let end_of_file = match off + len > file.attr.size {
+                true => self.last_page(&file)?,
+                false => None,
+            };
+            if end_of_file.is_some_and(|(page, _)| self.overlay().is_private(page)) {
+                return Ok(None);
+            }
+            self.missing(&file, off, data.len())
+        };
+        let Some(missing) = prepared().map_err(Fault::errno)? else {
+            return Ok(false);
+        };
+        self.refill([missing, 0])?;
+        let (file, new) = self.record(
+            cx,
+            |tx, by| {
+                let mut new = Vec::with_capacity(missing);
+                let file = self
+                    .fs
+                    .write_stored(tx, by, ino, off, len, |tx, file, index| {
+                        new.push(tx.add_reserved(file, index)?);
+                        Ok(())
+                    })?;
+                Ok((file, new))
+            },
+            |_, (_, new)| {
+                let pages = new.clone();
+                let data = Data::Stored { len, pages };
+                Op::Write { ino, off, data }
+            },
+        )?;
+        let stored = || {
+            if off + len > file.attr.size
+                && let Some((page, within)) = self.last_page(&file)?
+            {
+                let zeros = &ZEROS[within as usize..];
+                self.overlay().base().store(page + within, zeros);
+                self.state.lock().dirty.insert(page);
+            }
+            self.store(&file, off, data, &new)
+        };
+        stored().map_err(Fault::errno)?;
+        Ok(true)
+    }
+
+    /// The page in which a file ends, and the bytes of the file in it.
+    fn last_page(&self, file: &Inode) -> Res<Option<(u64, u64)>> {
+        let within = file.attr.size % PAGE;
+        if within == 0 {
+            return Ok(None);
+        }
+        let found = page(self.overlay(), file.object, file.attr.size / PAGE)?;
+        Ok(found.map(|page| (page, within)))
+    }
+
+    /// Stores contents in the shared memory; the rest of each new page becomes zeros.
+    fn store(&self, file: &Inode, off: u64, data: &[u8], new: &[u64]) -> Res<()> {
+        let memory = self.overlay();
+        let base = memory.base();
+        let mut state = self.state.lock();
+        let mut new = new.iter().peekable();
+        for (index, within, part) in parts(off, data.len()) {
+            let Some(page) = page(memory, file.object, index)? else {
+                continue;
+            };
+            let is_new = new.next_if_eq(&&page).is_some();
+            if is_new && part.len() < PAGE as usize {
+                base.store(page, &ZEROS);
+            }
+            base.store(page + within, &data[part]);
+            state.dirty.insert(page);
+        }
+        Ok(())
+    }
+}

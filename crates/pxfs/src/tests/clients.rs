@@ -1,0 +1,227 @@
+//! Clients on speculations beside the model: the same scripts. Every result and the visible state are
+//! the same, whenever batches are shipped. Afterwards the checker finds nothing, and another client sees
+//! the same.
+
+use super::{IMAGE, Memory};
+use crate::{Access, Authority, Credentials, Host, MkfsOptions, Pxfs, Session, Speculation, mkfs};
+use aerie_objects::{ObjectId, Reserve};
+use aerie_proto::ops::Answers;
+use medium::MemoryPmem;
+use oracle::ModelFs;
+use oracle::script::{Script, State, generate, run_op, shrink};
+use oracle::snapshot::Snapshot;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use vfs::{Atime, Errno, FileSystem, ManualClock, StatFs, Timestamp};
+
+/// The locks of a client that has the whole file system.
+pub(super) struct All;
+
+impl Authority for All {
+    fn covers(&self, _path: &[ObjectId]) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A service in the same process.
+pub(super) struct Link {
+    pub(super) service: Arc<Pxfs<Memory>>,
+    session: Mutex<Option<Session>>,
+}
+
+impl Link {
+    fn with<T>(&self, run: impl FnOnce(&mut Session) -> T) -> vfs::Result<T> {
+        self.session.lock().as_mut().map(run).ok_or(Errno::IO)
+    }
+}
+
+impl Link {
+    /// Has the service run any batch.
+    pub(super) fn apply(&self, batch: &[u8]) -> Answers {
+        self.ship(batch).unwrap()
+    }
+}
+
+impl Host for Link {
+    fn reserve(&self, pages: usize, headers: usize) -> vfs::Result<Reserve> {
+        self.with(|session| self.service.grant(session, pages.min(40), headers.min(40)))
+    }
+
+    fn ship(&self, batch: &[u8]) -> vfs::Result<Answers> {
+        self.with(|session| self.service.apply(session, &All, batch).unwrap())
+    }
+
+    fn statfs(&self) -> vfs::Result<StatFs> {
+        self.service.statfs()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let session = self.session.lock().take();
+        session
+            .into_iter()
+            .for_each(|session| self.service.end(session));
+    }
+}
+
+pub(super) type Client = Speculation<Memory, Link>;
+
+/// A client of the super-user, which stores contents itself if it is trusted.
+pub(super) fn client(service: &Arc<Pxfs<Memory>>, is_trusted: bool) -> Client {
+    let who = Credentials {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+    let session = service.begin(who.clone(), is_trusted);
+    let link = Link {
+        service: service.clone(),
+        session: Mutex::new(Some(session)),
+    };
+    let access = [Access::ReadOnly, Access::ReadWrite][usize::from(is_trusted)];
+    let memory = service.store.memory().clone();
+    let clock = service.clock.clone();
+    Speculation::new(memory, access, (who, is_trusted), clock, Atime::Never, link).unwrap()
+}
+
+/// A service whose clock moves by `step` nanoseconds at each reading.
+pub(super) fn service(step: i64) -> Arc<Pxfs<Memory>> {
+    let memory = Arc::new(MemoryPmem::new(IMAGE));
+    mkfs(&memory, &MkfsOptions::default()).unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000_000), step));
+    Arc::new(Pxfs::open(memory, clock, Atime::Never).unwrap())
+}
+
+/// A comparison with the model.
+struct Compared<'a> {
+    clients: &'a [Client],
+    model: ModelFs,
+    rng: fastrand::Rng,
+}
+
+impl Compared<'_> {
+    /// Compares what a client sees.
+    fn differs(&self, fs: &dyn FileSystem) -> Option<String> {
+        let seen = match Snapshot::take(fs) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return Some(error.to_string()),
+        };
+        let expected = Snapshot::take(&self.model).unwrap();
+        let is_same = seen.is_same_except_times(&expected);
+        (!is_same).then(|| format!("{:#?}", seen.diff(&expected)))
+    }
+
+    /// Ships, and compares what the service has made of it.
+    fn settle(&self, client: &Client, holds: bool) -> Option<String> {
+        let before = Snapshot::take(client).unwrap();
+        if let Err(errno) = client.ship(holds) {
+            return Some(errno.to_string());
+        }
+        if let Some(refused) = client.take_refusal() {
+            return Some(format!("refused: {refused:?}"));
+        }
+        let service = &client.host().service;
+        let report = aerie_objects::check(service.store.memory());
+        if !report.is_clean() {
+            return Some(format!("{:#?}", report.findings));
+        }
+        let after = Snapshot::take(client).unwrap();
+        if !after.is_same_except_times(&before) || !after.has_same_times(&before) {
+            return Some(format!(
+                "the service has done otherwise: {:#?}",
+                after.diff(&before)
+            ));
+        }
+        // What the snapshot has looked up is recorded, too.
+        client.ship(holds).unwrap();
+        self.differs(&self::client(service, true))
+    }
+}
+
+/// Runs a script on clients in turn, beside the model. Returns the first difference.
+fn difference(script: &Script, kinds: &[bool], seed: u64) -> Option<String> {
+    // In one moment, writes in place change contents only.
+    let service = service([0, 1_000][(seed % 2) as usize]);
+    let clients: Vec<Client> = kinds.iter().map(|kind| client(&service, *kind)).collect();
+    let mut compared = Compared {
+        clients: &clients,
+        model: ModelFs::new(oracle::ModelOptions::default()),
+        rng: fastrand::Rng::with_seed(seed),
+    };
+    let mut states: Vec<_> = kinds.iter().map(|_| <[State; 2]>::default()).collect();
+    let mut turn = 0;
+    for (at, op) in script.ops.iter().enumerate() {
+        if clients.len() > 1 && compared.rng.u32(..4) == 0 {
+            if let Some(what) = compared.settle(&compared.clients[turn], true) {
+                return Some(format!("before op {at} ({op}): {what}"));
+            }
+            turn = compared.rng.usize(..clients.len());
+        }
+        let client = &clients[turn];
+        let [here, there] = &mut states[turn];
+        let got = run_op(client, here, op);
+        let want = run_op(&compared.model, there, op);
+        if got != want {
+            let why = client.take_refusal();
+            return Some(format!(
+                "op {at} ({op}): {got:?}, the model {want:?} {why:?}"
+            ));
+        }
+        if let Some(what) = compared.differs(client) {
+            return Some(format!("after op {at} ({op}): {what}"));
+        }
+        if compared.rng.u32(..6) == 0 {
+            let holds = compared.rng.bool();
+            if let Some(what) = compared.settle(client, holds) {
+                return Some(format!("shipped after op {at} ({op}): {what}"));
+            }
+        }
+    }
+    clients[turn].ship(true).unwrap();
+    for (client, [mut here, _]) in clients.iter().zip(states) {
+        here.close_all(client);
+        client.ship(false).unwrap();
+        if let Some(refused) = client.take_refusal() {
+            return Some(format!("closing: {refused:?}"));
+        }
+    }
+    drop(compared);
+    drop(clients);
+    let findings = service.audit();
+    (!findings.is_empty()).then(|| format!("at the end: {findings:#?}"))
+}
+
+fn must_agree(script: &Script, kinds: &[bool], seed: u64) {
+    if let Some(what) = difference(script, kinds, seed) {
+        let small = shrink(script, &mut |s| difference(s, kinds, seed).is_some());
+        let why = difference(&small, kinds, seed).unwrap_or(what);
+        panic!("{why}\nclients {kinds:?}, seed {seed}, script:\n{small}");
+    }
+}
+
+#[test]
+fn pairs_of_operations_of_a_client_agree_with_the_model() {
+    for (n, index) in (0..generate::count(2)).step_by(7).enumerate() {
+        let script = generate::setup().then(&generate::sequence(2, index));
+        must_agree(&script, &[n % 2 == 0], index / 2);
+    }
+}
+
+#[test]
+fn long_random_scripts_of_a_client_agree_with_the_model() {
+    for seed in 0..12 {
+        let script = generate::setup().then(&generate::random(seed, 150));
+        must_agree(&script, &[seed % 4 < 2], seed);
+    }
+}
+
+/// A client ships before another one has its turn. Files that one has open lose their names by the
+/// other.
+#[test]
+fn clients_in_turn_agree_with_the_model() {
+    for seed in 100..112 {
+        let script = generate::setup().then(&generate::random(seed, 150));
+        must_agree(&script, &[true, false, true], seed);
+    }
+}
