@@ -1,6 +1,7 @@
 //! PXFS under the explorer: short scripts, long random ones, kinds of bugs that crash tests found in
-//! other file systems, and seeded bugs of its store.
+//! other file systems, batches of clients, and seeded bugs of its store.
 
+mod batches;
 #[path = "../scripts/bounds.rs"]
 mod bounds;
 #[path = "../scripts/mod.rs"]
