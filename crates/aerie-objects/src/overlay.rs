@@ -2,7 +2,7 @@
 //!
 //! - A word that was stored here is read from here, all others from the shared memory. Lines without
 //!   private words follow the shared memory: headers of other objects may be in the same page.
-//! - Behind the shared memory there are private pages, which only this process sees.
+//! - After the shared memory there are private pages, which only this process sees.
 //! - A read of a page without private lines costs three loads more than one of the shared memory.
 //! - One thread at a time stores or clears. Others may read meanwhile: [`Overlay::stable`] returns what
 //!   an object was between two transactions.
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Private pages behind the shared memory.
+/// Private pages after the shared memory.
 const PRIVATE_PAGES: u64 = 1 << 20;
 /// Entries in a part of the table of pages.
 const PART: usize = 512;

@@ -15,8 +15,8 @@ pub(crate) enum Space {
     Part(Part),
 }
 
-/// What a speculation can use: headers and pages of a reserve, and pages that no other process sees.
-/// What it frees can be used again if no other process sees it.
+/// The part of a speculation: headers and pages of a reserve, and pages that no other process sees. Only
+/// the latter can be used again after they were freed.
 pub(crate) struct Part {
     /// Headers with the generations of their objects.
     headers: Vec<(u64, u64)>,
@@ -25,8 +25,11 @@ pub(crate) struct Part {
     unused: Range<u64>,
     /// Private pages that were freed.
     freed: Vec<u64>,
-    /// The first private page.
-    private: u64,
+    /// All private pages.
+    private: Range<u64>,
+    /// Headers and pages of the reserve that were taken, the last one last.
+    taken_headers: Vec<(u64, u64)>,
+    taken_pages: Vec<u64>,
 }
 
 impl Part {
@@ -34,14 +37,27 @@ impl Part {
         let mut part = Self {
             headers: reserve.headers.iter().map(|(h, g)| (*h, *g)).collect(),
             pages: reserve.pages.iter().copied().collect(),
-            private: private.start * PAGE,
-            unused: private,
+            unused: private.clone(),
+            private,
             freed: Vec::new(),
+            taken_headers: Vec::new(),
+            taken_pages: Vec::new(),
         };
         // New objects that are made together are near each other.
         part.headers.sort_unstable_by(|a, b| b.cmp(a));
         part.pages.sort_unstable_by(|a, b| b.cmp(a));
         part
+    }
+
+    /// Gives back what was taken and is still in the reserve.
+    pub(crate) fn restart(&mut self, reserve: &Reserve) {
+        let (headers, pages) = (self.taken_headers.drain(..), self.taken_pages.drain(..));
+        let left = headers.filter(|(header, _)| reserve.headers.contains_key(header));
+        self.headers.extend(left);
+        self.pages
+            .extend(pages.filter(|page| reserve.pages.contains(page)));
+        self.freed.clear();
+        self.unused = self.private.clone();
     }
 }
 
@@ -60,7 +76,7 @@ impl Space {
     pub(crate) fn give_page(&mut self, page: u64) {
         match self {
             Self::Whole(whole) => whole.give_page(page),
-            Self::Part(part) if page >= part.private => part.freed.push(page),
+            Self::Part(part) if page / PAGE >= part.private.start => part.freed.push(page),
             Self::Part(_) => {}
         }
     }
@@ -69,13 +85,18 @@ impl Space {
     pub(crate) fn take_reserved(&mut self) -> Option<u64> {
         match self {
             Self::Whole(_) => None,
-            Self::Part(part) => part.pages.pop(),
+            Self::Part(part) => {
+                let page = part.pages.pop()?;
+                part.taken_pages.push(page);
+                Some(page)
+            }
         }
     }
 
-    /// Gives back a page of a reserve that was not used.
+    /// Gives back the page of a reserve that was taken last.
     pub(crate) fn give_reserved(&mut self, page: u64) {
         if let Self::Part(part) = self {
+            part.taken_pages.pop();
             part.pages.push(page);
         }
     }
@@ -93,19 +114,22 @@ impl Space {
             Self::Whole(whole) => Ok(whole
                 .take_header()
                 .map(|header| new((header, whole.next_generation())))),
-            Self::Part(part) => part
-                .headers
-                .pop()
-                .map(|taken| Some(new(taken)))
-                .ok_or(Error::Full),
+            Self::Part(part) => {
+                let taken = part.headers.pop().ok_or(Error::Full)?;
+                part.taken_headers.push(taken);
+                Ok(Some(new(taken)))
+            }
         }
     }
 
-    /// Undoes [`take_header`](Self::take_header).
+    /// Undoes the last [`take_header`](Self::take_header).
     pub(crate) fn give_new(&mut self, NewObject { id, generation }: NewObject) {
         match self {
             Self::Whole(whole) => whole.give_header(id.header()),
-            Self::Part(part) => part.headers.push((id.header(), generation)),
+            Self::Part(part) => {
+                part.taken_headers.pop();
+                part.headers.push((id.header(), generation));
+            }
         }
     }
 

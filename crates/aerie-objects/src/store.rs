@@ -11,7 +11,7 @@ use crate::reading::object::generation;
 use crate::reserve::Reserve;
 use crate::space::{Part, Space};
 use crate::superblock::Superblock;
-use crate::transaction::{Buffers, Transaction};
+use crate::transaction::{Buffers, Changes, Transaction};
 use crate::whole::Whole;
 use medium::Pmem;
 use parking_lot::Mutex;
@@ -37,14 +37,6 @@ pub struct Store<P> {
     changes: Mutex<Changes<P>>,
     space: Mutex<Space>,
     is_speculation: bool,
-}
-
-/// What one transaction at a time uses.
-pub(crate) struct Changes<P> {
-    /// The redo log. A speculation has none.
-    pub(crate) log: Option<Log<P>>,
-    /// Those of the last transaction, empty.
-    pub(crate) buffers: Buffers,
 }
 
 impl<P: Pmem + Clone> Store<P> {
@@ -86,8 +78,18 @@ impl<P: Pmem> Store<Overlay<P>> {
         Ok(Self::new(memory, superblock, None, Space::Part(part)))
     }
 
-    /// Drops all changes of the speculation. From here on it uses `reserve`.
+    /// Drops all changes of the speculation. It can use again the pages and headers that it had taken, if
+    /// they are in `reserve`; the others belong to the service.
     pub fn restart(&self, reserve: &Reserve) {
+        let mut space = self.space.lock();
+        self.memory.clear();
+        if let Space::Part(part) = &mut *space {
+            part.restart(reserve);
+        }
+    }
+
+    /// Drops all changes of the speculation. From here on it uses `reserve` only.
+    pub fn reset(&self, reserve: &Reserve) {
         let mut space = self.space.lock();
         self.memory.clear();
         *space = Space::Part(Part::new(reserve, self.memory.private_pages()));

@@ -15,12 +15,12 @@
 use crate::error::{Error, Result};
 use crate::layout::{PAGE, header};
 use crate::load::Load;
+use crate::log::Log;
 use crate::reading::object::generation;
 use crate::record;
 use crate::reserve::NewObject;
 use crate::seeded::{Bug, hit};
 use crate::space::Space;
-use crate::store::Changes;
 use crate::superblock::Superblock;
 use crate::{Kind, ObjectId};
 use hashbrown::{HashMap, HashSet};
@@ -49,7 +49,7 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 pub struct Mark(usize);
 
-/// What a transaction has changed.
+/// The changes of a transaction.
 #[derive(Default)]
 pub(crate) struct Buffers {
     words: HashMap<u64, u64>,
@@ -73,6 +73,14 @@ impl Buffers {
         self.steps.clear();
         self
     }
+}
+
+/// The log and the buffers, which one transaction at a time uses.
+pub(crate) struct Changes<P> {
+    /// The redo log. A speculation has none.
+    pub(crate) log: Option<Log<P>>,
+    /// Those of the last transaction, empty.
+    pub(crate) buffers: Buffers,
 }
 
 /// Changes that are not durable yet. To drop it undoes them.
@@ -229,7 +237,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         })
     }
 
-    /// What was there at `mark`, the last one, for readers of headers.
+    /// The objects as they were at `mark`, the last one, for readers of headers.
     pub fn before(&self, mark: Mark) -> Before<'_, 'a, P> {
         Before { tx: self, mark }
     }

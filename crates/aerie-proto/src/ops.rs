@@ -362,7 +362,7 @@ pub struct Refused {
     pub why: String,
 }
 
-/// The answer to a batch. What is not refused is durable.
+/// The answer to a batch. The other operations are durable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     /// Number of operations that could be read.
@@ -424,7 +424,7 @@ pub enum Read<'a> {
         ino: Ino,
         /// Byte offset.
         off: u64,
-        /// What is sought.
+        /// The target.
         kind: SeekKind,
     },
     /// Returns an extended attribute.

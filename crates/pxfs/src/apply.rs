@@ -1,7 +1,7 @@
 //! Operations of clients, as the service runs them.
 //!
 //! - An operation is accepted or refused as a whole, as a change of what those before it have left. The
-//!   calls are those of the file system, with all their checks. What a client claims is checked here:
+//!   calls are those of the file system, with all their checks. The claims of a client are checked here:
 //!   the caller, the time, the choices, the locks, and that a file was opened.
 //! - A crash leaves a prefix of the accepted operations. All of them are durable when
 //!   [`Pxfs::apply`] returns.
@@ -62,7 +62,7 @@ fn refused(errno: Errno, why: impl Into<String>) -> Stop {
     Stop::Refused(errno, why.into())
 }
 
-/// What an operation has taken from the reserve.
+/// The object and the pages that an operation has taken from the reserve.
 #[derive(Default)]
 struct Taken {
     object: Option<NewObject>,
@@ -121,7 +121,7 @@ impl Taken {
     }
 }
 
-/// What an accepted operation changes in memory.
+/// The change in memory after an accepted operation.
 pub(crate) enum After {
     Nothing,
     Hold(ObjectId),
@@ -159,7 +159,7 @@ impl From<()> for Done {
 impl<P: Pmem> Pxfs<P> {
     /// Runs the operations of a batch in their order, and makes those durable that it accepts.
     ///
-    /// `batch` must be memory that no client can change. What the accepted operations have chosen is
+    /// `batch` must be memory that no client can change. The choices of the accepted operations are
     /// taken from the reserve of the session.
     ///
     /// # Errors
@@ -533,7 +533,7 @@ fn is_covered(op: &Op<'_>) -> bool {
     !matches!(op, Op::Access { .. } | Op::Release { .. })
 }
 
-/// Asks whether locks cover all changed objects that others may know.
+/// Asks whether locks cover all changed objects that existed before.
 fn covered<P: Pmem>(tx: &Transaction<'_, P>, mark: Mark, authority: &dyn Authority) -> Run<()> {
     let superblock = tx.superblock();
     let before = tx.before(mark);

@@ -22,7 +22,7 @@ pub struct Pxfs<P> {
     side: Side,
 }
 
-/// Who runs the file system.
+/// The side that runs the file system.
 enum Side {
     /// The service. Objects without a name, and extended attributes, are in collections of the store.
     Service,

@@ -9,8 +9,8 @@
 //!   2 MiB is several. The calls of a batch are atomic each, and durable when the batch is answered.
 //! - **P2** A file that was removed while it was open is gone after a crash.
 //! - **P3** The service ends on any batch and any remote call, refuses what the caller or the client may
-//!   not do, and then changes nothing. What a client says is no part of what it relies on: not the
-//!   caller, the time, the ids, the pages, nor that a call has succeeded.
+//!   not do, and then changes nothing. It relies on no claim of a client: neither the caller, the time,
+//!   the ids and the pages, nor that a call has succeeded.
 //!
 //! The bytes are in `format.md`, with numbered invariants, which [`check`] verifies.
 #![warn(unreachable_pub)]

@@ -151,7 +151,7 @@ impl<P: Pmem> Pxfs<P> {
         Ok(self.load(tx, node.object)?.attr)
     }
 
-    /// `is_held`: whether the removed node has references of which this file system does not know.
+    /// `is_held`: whether the removed node has references that this file system does not count.
     /// Returns the node.
     pub(crate) fn remove_name(
         &self,

@@ -15,7 +15,7 @@ medium::seeded_bugs! {
     AnyTime,
     /// A refused operation is not undone.
     RefusedNotUndone,
-    /// What a refused operation has taken from the reserve is lost.
+    /// Memory of the reserve that a refused operation has taken is lost.
     ReserveLost,
     /// A client that is not trusted names inodes in directories that it may not search.
     PathNotSearched,

@@ -39,12 +39,12 @@ impl Credentials {
     }
 }
 
-/// What the service knows of a client.
+/// The state of a client at the service.
 pub struct Session {
     pub(crate) who: Credentials,
     /// The client may act for other users, and stores contents itself.
     pub(crate) is_trusted: bool,
-    /// What it has for new objects and pages.
+    /// Memory for its new objects and pages.
     pub(crate) reserve: Reserve,
     /// Objects that live until it releases them, as often as it holds them.
     pub(crate) holds: HashMap<ObjectId, u64>,

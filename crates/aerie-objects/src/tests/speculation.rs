@@ -34,7 +34,7 @@ fn a_speculation_changes_only_its_overlay() {
         here.begin().unwrap().create(Kind::MFile),
         Err(Error::Full)
     ));
-    here.restart(&reserve);
+    here.reset(&reserve);
     let mut tx = here.begin().unwrap();
     for n in 0..30u8 {
         let file = tx.create(Kind::MFile).unwrap();
@@ -60,6 +60,7 @@ fn a_speculation_changes_only_its_overlay() {
     here.restart(&reserve);
     assert!(names(&here).is_empty());
     assert_eq!(here.memory().used_bytes(), 0);
+    assert_eq!(here.reserved(), (2, 40));
     store.release(reserve);
     assert_clean(&store);
 }
@@ -70,7 +71,7 @@ fn the_service_makes_the_objects_that_a_speculation_has_chosen() {
     let store = empty(1 << 20);
     let mut reserve = store.reserve(0, 3);
     let here = speculate(&store);
-    here.restart(&reserve);
+    here.reset(&reserve);
     let mut tx = here.begin().unwrap();
     let file = tx.create(Kind::MFile).unwrap();
     tx.add(here.root(), b"name", file).unwrap();
@@ -81,6 +82,7 @@ fn the_service_makes_the_objects_that_a_speculation_has_chosen() {
     tx.add(store.root(), b"name", made).unwrap();
     tx.commit().unwrap();
     here.restart(&reserve);
+    assert_eq!(here.reserved(), (0, 2));
     assert_eq!(names(&here), [(b"name".to_vec(), file)]);
     let found = crate::generation(store.memory(), file).unwrap();
     assert_eq!(found, expected);
@@ -155,7 +157,7 @@ fn readers_see_whole_transactions_of_a_speculation() {
     let store = empty(4 << 20);
     let reserve = store.reserve(0, 3000);
     let here = &speculate(&store);
-    here.restart(&reserve);
+    here.reset(&reserve);
     let is_over = AtomicBool::new(false);
     let (root, seed) = (here.root(), here.seed());
     let pair: [&[u8]; 2] = [b"first of the pair", b"second of the pair"];

@@ -25,7 +25,7 @@ enum Kinds {
     Link,
     Unlink,
     Rmdir,
-    /// Of a file that the client holds.
+    /// The removal of a name of a file that the client holds.
     UnlinkHeld,
     Release,
     Replace,
@@ -131,7 +131,7 @@ impl World {
         })
     }
 
-    /// Operation number `n` of its batches.
+    /// Adds operation number `n` to a batch.
     fn push(
         &self,
         batch: &mut Batch,
@@ -139,97 +139,11 @@ impl World {
         n: usize,
         kind: Kinds,
     ) -> Result<(), String> {
-        let [file, other, dir] = self.inos;
-        let name = [&b"first"[..], b"second"][n];
-        let root = |name| Name {
-            dir: Ino::ROOT,
-            name,
-        };
-        let new = root(name);
-        let object = |kind: usize| Some(self.objects[kind][n]);
-        let mode = 0o640;
-        let unset = SetAttr::default();
-        let rename = |from, to, flags| Op::Rename {
-            from,
-            to,
-            flags,
-            holds: false,
-        };
-        let remove = |name, which, holds| Op::Remove {
-            at: root(name),
-            which,
-            holds,
-        };
-        let none = RenameFlags::empty();
+        let [_, other, _] = self.inos;
         let op = match kind {
-            Make(kind) => Op::Make {
-                at: new,
-                node: Node {
-                    kind,
-                    mode,
-                    rdev: 0,
-                    target: if kind == FileType::Symlink {
-                        b"target"
-                    } else {
-                        b""
-                    },
-                },
-                object: object(usize::from(kind == FileType::Directory)),
-            },
-            Tmpfile => Op::Tmpfile {
-                dir,
-                mode,
-                object: object(0),
-            },
-            Link => Op::Link { ino: file, at: new },
-            Unlink => remove(b"file", Removal::Unlink, false),
-            Rmdir => remove(b"empty", Removal::Rmdir, false),
-            UnlinkHeld => remove(b"other", Removal::Unlink, true),
             Release => Op::Release {
-                ino: self.held(batch, other),
+                ino: held(batch, other),
                 count: 1,
-            },
-            Replace => rename(root(b"file"), root(b"other"), none),
-            Exchange => rename(
-                root(b"file"),
-                Name {
-                    dir,
-                    name: b"inner",
-                },
-                RenameFlags::EXCHANGE,
-            ),
-            Move => rename(root(b"empty"), Name { dir, name }, none),
-            Truncate => Op::SetAttr {
-                ino: file,
-                set: SetAttr {
-                    size: Some(100),
-                    ..unset
-                },
-            },
-            Grow => Op::SetAttr {
-                ino: file,
-                set: SetAttr {
-                    size: Some(20_000),
-                    ..unset
-                },
-            },
-            Chmod => Op::SetAttr {
-                ino: dir,
-                set: SetAttr {
-                    perm: Some(0o700),
-                    uid: Some(5),
-                    mtime: Some(SetTime::At(Timestamp(3))),
-                    ..unset
-                },
-            },
-            OpenTruncated => Op::Open {
-                ino: file,
-                flags: OpenFlags::WRITE | OpenFlags::TRUNCATE,
-            },
-            Bytes => Op::Write {
-                ino: file,
-                off: 4000,
-                data: Data::Bytes(&[7; 300]),
             },
             Stored => {
                 let page = self.pages[n];
@@ -243,29 +157,11 @@ impl World {
                     data: Data::Stored { len: 4096, pages },
                 }
             }
-            Allocate => Op::Allocate {
-                ino: file,
-                kind: Fallocate::Allocate { keep_size: false },
-                off: 5000,
-                len: 9000,
-            },
-            Punch => Op::Allocate {
-                ino: file,
-                kind: Fallocate::PunchHole,
-                off: 10,
-                len: 4990,
-            },
-            SetXattr => Op::SetXattr {
-                ino: other,
-                name: b"user.new",
-                value: name,
-                mode: XattrMode::Set,
-            },
-            RemoveXattr => Op::RemoveXattr {
-                ino: file,
-                name: b"user.old",
-            },
-            Access => Op::Access { ino: file },
+            Make(_) | Tmpfile | Link | Unlink | Rmdir | UnlinkHeld | Replace | Exchange | Move => {
+                self.of_names(n, kind)
+            }
+            Truncate | Grow | Chmod => self.of_attributes(kind),
+            _ => self.of_inode(NAMES[n], kind),
         };
         let time = Timestamp(START.0 + n as i64 + 1);
         let caller = None;
@@ -273,18 +169,115 @@ impl World {
         Ok(())
     }
 
-    /// Adds a hold of the file and the removal of its name.
-    fn held(&self, batch: &mut Batch, ino: Ino) -> Ino {
-        let at = Name {
-            dir: Ino::ROOT,
-            name: b"other",
+    fn of_names(&self, n: usize, kind: Kinds) -> Op<'static> {
+        let [file, _, dir] = self.inos;
+        let name = NAMES[n];
+        let (mode, none) = (0o640, RenameFlags::empty());
+        let object = |kind: usize| Some(self.objects[kind][n]);
+        let rename = |from, to, flags| Op::Rename {
+            from,
+            to,
+            flags,
+            holds: false,
         };
-        let which = Removal::Unlink;
-        let holds = true;
-        let (caller, time) = (None, Timestamp(START.0 + 1));
-        let op = Op::Remove { at, which, holds };
-        batch.push(&Operation { caller, time, op });
-        ino
+        let remove = |name, which, holds| Op::Remove {
+            at: root(name),
+            which,
+            holds,
+        };
+        let inner = Name {
+            dir,
+            name: b"inner",
+        };
+        match kind {
+            Make(kind) => {
+                let target = match kind {
+                    FileType::Symlink => &b"target"[..],
+                    _ => b"",
+                };
+                Op::Make {
+                    at: root(name),
+                    node: Node {
+                        kind,
+                        mode,
+                        rdev: 0,
+                        target,
+                    },
+                    object: object(usize::from(kind == FileType::Directory)),
+                }
+            }
+            Tmpfile => Op::Tmpfile {
+                dir,
+                mode,
+                object: object(0),
+            },
+            Link => Op::Link {
+                ino: file,
+                at: root(name),
+            },
+            Unlink => remove(b"file", Removal::Unlink, false),
+            Rmdir => remove(b"empty", Removal::Rmdir, false),
+            UnlinkHeld => remove(b"other", Removal::Unlink, true),
+            Replace => rename(root(b"file"), root(b"other"), none),
+            Exchange => rename(root(b"file"), inner, RenameFlags::EXCHANGE),
+            _ => rename(root(b"empty"), Name { dir, name }, none),
+        }
+    }
+
+    fn of_attributes(&self, kind: Kinds) -> Op<'static> {
+        let [file, _, dir] = self.inos;
+        let size = |bytes| SetAttr {
+            size: Some(bytes),
+            ..SetAttr::default()
+        };
+        let (ino, set) = match kind {
+            Truncate => (file, size(100)),
+            Grow => (file, size(20_000)),
+            _ => {
+                let set = SetAttr {
+                    perm: Some(0o700),
+                    uid: Some(5),
+                    mtime: Some(SetTime::At(Timestamp(3))),
+                    ..SetAttr::default()
+                };
+                (dir, set)
+            }
+        };
+        Op::SetAttr { ino, set }
+    }
+
+    fn of_inode(&self, value: &'static [u8], kind: Kinds) -> Op<'static> {
+        let [file, other, _] = self.inos;
+        let allocate = |kind, off, len| Op::Allocate {
+            ino: file,
+            kind,
+            off,
+            len,
+        };
+        match kind {
+            OpenTruncated => Op::Open {
+                ino: file,
+                flags: OpenFlags::WRITE | OpenFlags::TRUNCATE,
+            },
+            Bytes => Op::Write {
+                ino: file,
+                off: 4000,
+                data: Data::Bytes(&[7; 300]),
+            },
+            Allocate => allocate(Fallocate::Allocate { keep_size: false }, 5000, 9000),
+            Punch => allocate(Fallocate::PunchHole, 10, 4990),
+            SetXattr => Op::SetXattr {
+                ino: other,
+                name: b"user.new",
+                value,
+                mode: XattrMode::Set,
+            },
+            RemoveXattr => Op::RemoveXattr {
+                ino: file,
+                name: b"user.old",
+            },
+            _ => Op::Access { ino: file },
+        }
     }
 
     /// Returns the number of operations that were refused.
@@ -294,11 +287,31 @@ impl World {
     }
 }
 
+/// The names that two operations make.
+const NAMES: [&[u8]; 2] = [b"first", b"second"];
+
+fn root(name: &'static [u8]) -> Name<'static> {
+    let dir = Ino::ROOT;
+    Name { dir, name }
+}
+
+/// Adds the removal of the name of a file, which is held.
+fn held(batch: &mut Batch, ino: Ino) -> Ino {
+    let op = Op::Remove {
+        at: root(b"other"),
+        which: Removal::Unlink,
+        holds: true,
+    };
+    let (caller, time) = (None, Timestamp(START.0 + 1));
+    batch.push(&Operation { caller, time, op });
+    ino
+}
+
 /// Two operations, in a batch or in two.
 struct Batches {
     ops: [Kinds; 2],
     is_one_batch: bool,
-    /// What there is without them, with the first, and with both.
+    /// The visible state without them, with the first, and with both.
     contents: Vec<String>,
 }
 

@@ -63,11 +63,11 @@ pub enum Access {
     ReadWrite,
 }
 
-/// What a client has not shipped yet, and what the service has for it.
+/// Calls that were not shipped yet, and what the service keeps for the client.
 #[derive(Default)]
 struct State {
     batch: Batch,
-    /// What the service has reserved for the client, and no shipped call has used.
+    /// Memory that the service has reserved for the client, and no shipped call has used.
     reserve: Reserve,
     /// Next numbers of pages and of headers to ask for.
     requests: [usize; 2],
@@ -170,6 +170,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
         self.flush(&mut state)?;
         if state.batch.count() == 0 {
+            // Lines of calls that were undone stay private.
+            self.fs.store.restart(&state.reserve);
             return Ok(());
         }
         match self.host.ship(state.batch.bytes()) {
@@ -185,13 +187,12 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
     }
 
-    /// Begins again after the session has ended: drops what was not shipped, the reserve, and what the
-    /// service was told.
+    /// Begins again after the session has ended: drops what was not shipped, the reserve, and the holds.
     pub fn reset(&self) {
         let _gate = self.fs.gate.write();
         let mut state = self.state.lock();
         match state.batch.count() {
-            0 => self.restart(&mut state),
+            0 => self.clear(&mut state),
             count => self.drop_all(
                 &mut state,
                 format!("the session has ended with {count} calls"),
@@ -203,16 +204,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         tracing::error!("{why}");
         let (number, errno) = (0, Errno::IO.raw_os_error());
         state.refusal.get_or_insert(Refused { number, errno, why });
-        self.restart(state);
+        self.clear(state);
     }
 
-    fn restart(&self, state: &mut State) {
+    fn clear(&self, state: &mut State) {
         *state = State {
             requests: state.requests,
             refusal: state.refusal.take(),
             ..State::default()
         };
-        self.fs.store.restart(&state.reserve);
+        self.fs.store.reset(&state.reserve);
         self.fs.forget_xattrs();
     }
 
@@ -220,7 +221,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.fs.store.memory()
     }
 
-    /// Tells the service of references.
+    /// Has the service hold all objects with references.
     fn tell_all(&self, state: &mut State) {
         let superblock = self.fs.store.superblock();
         let memory = self.overlay();
@@ -268,8 +269,11 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let superblock = self.fs.store.superblock();
         let object = |ino| inode::object(superblock, ino);
         match *op {
-            // Nobody waits for it.
-            Op::Access { .. } => return,
+            // No call waits for them.
+            Op::Access { .. } | Op::Release { .. } => return,
+            Op::Tmpfile { object, .. } => {
+                object.into_iter().for_each(|object| state.untell(object));
+            }
             Op::Hold { ino } | Op::Open { ino, .. } => {
                 object(ino)
                     .into_iter()

@@ -133,7 +133,7 @@ impl Compared<'_> {
                 after.diff(&before)
             ));
         }
-        // What the snapshot has looked up is recorded, too.
+        // Look-ups of the snapshot are recorded, too.
         client.ship(holds).unwrap();
         self.differs(&self::client(service, true))
     }
@@ -224,4 +224,51 @@ fn clients_in_turn_agree_with_the_model() {
         let script = generate::setup().then(&generate::random(seed, 150));
         must_agree(&script, &[true, false, true], seed);
     }
+}
+
+/// Two clients that do not take turns: one of two files with the same name is refused.
+#[test]
+fn a_refusal_is_reported_once() {
+    let service = service(1_000);
+    let clients = [client(&service, true), client(&service, false)];
+    let cx = vfs::Ctx::root();
+    let name = b"name";
+    let made = clients.each_ref().map(|client| {
+        let attr = client.create(&cx, vfs::Ino::ROOT, name, 0o600).unwrap();
+        client.write(&cx, attr.ino, 0, b"contents").unwrap();
+        attr.ino
+    });
+    assert_eq!(clients[0].fsync(&cx, made[0], false), Ok(()));
+    assert_eq!(clients[1].fsync(&cx, made[1], false), Err(Errno::EXIST));
+    assert_eq!(clients[1].sync(), Ok(()));
+    let found = clients[1].lookup(&cx, vfs::Ino::ROOT, name).unwrap();
+    assert_eq!(found.ino, made[0]);
+    assert_eq!(clients[1].getattr(&cx, made[1]), Err(Errno::STALE));
+    let mut contents = [0; 20];
+    assert_eq!(clients[1].read(&cx, made[0], 0, &mut contents), Ok(8));
+    assert_eq!(&contents[..8], b"contents");
+    // The refused object is free, and can be made again.
+    let again = clients[1].create(&cx, vfs::Ino::ROOT, b"other", 0o600);
+    assert!(again.is_ok() && clients[1].sync().is_ok());
+}
+
+/// A lost session undoes what was not shipped, and says so.
+#[test]
+fn a_lost_session_undoes_what_was_not_shipped() {
+    let service = service(1_000);
+    let client = client(&service, true);
+    let cx = vfs::Ctx::root();
+    client.mkdir(&cx, vfs::Ino::ROOT, b"kept", 0o700).unwrap();
+    client.sync().unwrap();
+    client.mkdir(&cx, vfs::Ino::ROOT, b"lost", 0o700).unwrap();
+    let session = client.host().session.lock().take().unwrap();
+    service.end(session);
+    assert_eq!(client.sync(), Err(Errno::IO));
+    assert_eq!(client.sync(), Ok(()));
+    assert!(client.lookup(&cx, vfs::Ino::ROOT, b"kept").is_ok());
+    let lost = client.lookup(&cx, vfs::Ino::ROOT, b"lost");
+    assert_eq!(lost, Err(Errno::NOENT));
+    let refused = client.mkdir(&cx, vfs::Ino::ROOT, b"more", 0o700);
+    assert_eq!(refused, Err(Errno::IO));
+    assert!(service.audit().is_empty());
 }

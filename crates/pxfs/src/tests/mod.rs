@@ -3,7 +3,9 @@
 
 mod clients;
 mod damage;
+mod forged;
 mod hostile;
+mod sessions;
 
 use crate::{MkfsOptions, Pxfs, mkfs};
 use medium::MemoryPmem;

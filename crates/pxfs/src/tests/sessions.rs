@@ -1,0 +1,121 @@
+//! Sessions: remote calls, holds, and the end.
+
+use super::clients::{All, service};
+use super::hostile::{World, at, node, user};
+use crate::Session;
+use aerie_proto::ops::{Batch, Call, Data, Op, Operation, Read, Reply};
+use vfs::{Errno, FileSystem, FileType, Ino, OpenFlags, Removal};
+
+/// A client without memory: what it reads and changes by calls.
+#[test]
+fn remote_calls_need_a_path_and_an_open() {
+    let mut world = World::new();
+    let (own, file, open) = (world.own, world.file, world.open);
+    let fs = world.service.clone();
+    let read = |session: &mut Session, read| {
+        let caller = None;
+        fs.call(session, &Call::Read { caller, read })
+    };
+    let session = &mut world.session;
+    let bytes = |ino| Read::Read {
+        ino,
+        off: 0,
+        len: 10,
+    };
+    assert_eq!(read(session, bytes(file)), Err(Errno::BADF));
+    assert_eq!(read(session, Read::GetAttr(open)), Err(Errno::ACCESS));
+    assert_eq!(read(session, Read::ByNumber(open)), Err(Errno::ACCESS));
+    let lookup = Read::Lookup(at(Ino::ROOT, "own"));
+    assert!(matches!(read(session, lookup), Ok(Reply::Attr(attr)) if attr.ino == own));
+    let list = Read::List {
+        dir: own,
+        after: vfs::Cookie(0),
+        bytes: 1,
+        with_attributes: true,
+    };
+    assert!(matches!(read(session, list), Ok(Reply::Entries(entries)) if entries.len() == 1));
+    let change = |session: &mut Session, op| {
+        let time = fs.clock.now();
+        let caller = None;
+        fs.call(session, &Call::Change(Operation { caller, time, op }))
+    };
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    change(session, Op::Open { ino: file, flags }).unwrap();
+    let data = Data::Bytes(b"contents");
+    change(
+        session,
+        Op::Write {
+            ino: file,
+            off: 0,
+            data,
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        read(session, bytes(file)),
+        Ok(Reply::Bytes(b"contents".to_vec()))
+    );
+    // The file is held, and lives on without a name.
+    let (which, holds) = (Removal::Unlink, false);
+    let remove = Op::Remove {
+        at: at(own, "file"),
+        which,
+        holds,
+    };
+    assert_eq!(change(session, remove), Ok(Reply::Done));
+    assert_eq!(
+        read(session, bytes(file)),
+        Ok(Reply::Bytes(b"contents".to_vec()))
+    );
+    // One reference is of the test itself.
+    fs.forget(file, 1);
+    change(
+        session,
+        Op::Release {
+            ino: file,
+            count: 1,
+        },
+    )
+    .unwrap();
+    assert_eq!(read(session, Read::GetAttr(file)), Err(Errno::STALE));
+}
+
+/// The end of a session frees what it had.
+#[test]
+fn the_end_of_a_session_frees_what_it_had() {
+    let service = service(1_000);
+    let free = service.statfs().unwrap().blocks_free;
+    let mut session = service.begin(user(0), true);
+    service.grant(&mut session, 20, 50);
+    let mut batch = Batch::default();
+    for n in 0..3u8 {
+        let (caller, time) = (None, service.clock.now());
+        let (dir, mode, object) = (Ino::ROOT, 0o600, None);
+        let op = match n {
+            0 => Op::Tmpfile { dir, mode, object },
+            1 => world_file(),
+            _ => Op::Remove {
+                at: at(dir, "file"),
+                which: Removal::Unlink,
+                holds: true,
+            },
+        };
+        batch.push(&Operation { caller, time, op });
+    }
+    let answers = service.apply(&mut session, &All, batch.bytes()).unwrap();
+    assert_eq!(answers.refused, []);
+    assert_eq!(service.nameless().len(), 2);
+    service.end(session);
+    assert_eq!(service.nameless(), []);
+    assert!(service.audit().is_empty());
+    // The root has a page now, and so have the nameless objects.
+    assert!(free - service.statfs().unwrap().blocks_free <= 2);
+}
+
+fn world_file() -> Op<'static> {
+    Op::Make {
+        at: at(Ino::ROOT, "file"),
+        node: node(FileType::Regular),
+        object: None,
+    }
+}
