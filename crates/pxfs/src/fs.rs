@@ -2,7 +2,7 @@
 
 use crate::error::{Fault, Res};
 use crate::inode::{self, Inode};
-use aerie_objects::{Load, ObjectId, Overlay, Store, Transaction};
+use aerie_objects::{Load, ObjectId, Overlay, Store, Superblock, Transaction};
 use hashbrown::HashMap;
 use medium::Pmem;
 use parking_lot::{Mutex, RwLock};
@@ -89,6 +89,21 @@ impl<P> Pxfs<P> {
 }
 
 impl<P: Pmem> Pxfs<P> {
+    /// The memory, for readers.
+    pub fn memory(&self) -> &P {
+        self.store.memory()
+    }
+
+    /// The superblock of the store.
+    pub fn superblock(&self) -> &Superblock {
+        self.store.superblock()
+    }
+
+    /// Pages that are free.
+    pub fn free_pages(&self) -> u64 {
+        self.store.free_pages()
+    }
+
     /// This caller, now.
     pub(crate) fn by<'a>(&self, cx: &'a Ctx) -> By<'a> {
         let now = self.clock.now();

@@ -1,7 +1,7 @@
 //! Sessions: the service's side of its clients.
 
 use crate::fs::Pxfs;
-use aerie_objects::{ObjectId, Reserve};
+use aerie_objects::{Kind, ObjectId, Reserve};
 use hashbrown::HashMap;
 use medium::Pmem;
 use vfs::{Ctx, OpenFlags, Timestamp};
@@ -58,6 +58,12 @@ impl Session {
     /// The user.
     pub fn who(&self) -> &Credentials {
         &self.who
+    }
+
+    /// Numbers of pages and of headers that are reserved for the client.
+    pub fn reserved(&self) -> (usize, usize) {
+        let headers = self.reserve.objects(Kind::MFile);
+        (self.reserve.pages().count(), headers.count())
     }
 
     /// Whether the client may act for other users.

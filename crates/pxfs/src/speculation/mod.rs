@@ -21,7 +21,9 @@ use crate::error::{Fault, Res};
 use crate::fs::{By, Pxfs};
 use crate::inode::{self, Inode};
 use crate::session::Credentials;
-use aerie_objects::{Kind, ObjectId, Overlay, PAGE, Reserve, Transaction, generation, parent};
+use aerie_objects::{
+    Kind, ObjectId, Overlay, PAGE, Reserve, Superblock, Transaction, generation, parent,
+};
 use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, operations};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
@@ -139,6 +141,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     /// The service.
     pub fn host(&self) -> &H {
         &self.host
+    }
+
+    /// The memory as the client sees it, for readers.
+    pub fn memory(&self) -> &Overlay<P> {
+        self.fs.memory()
+    }
+
+    /// The superblock of the store.
+    pub fn superblock(&self) -> &Superblock {
+        self.fs.superblock()
     }
 
     /// Bytes of the batch, and of memory for what it has changed.
