@@ -1,11 +1,27 @@
 //! The clients of Aerie.
 //!
+//! [`Client`] is a file system for the threads of a process. It maps the store of a service, reads it
+//! directly, and changes it by batches of operations, under locks of the service. A client that may not
+//! map the store calls the service.
+//!
 //! # Modules
 //! - `seeded`, `sync`: bugs for tests; locks.
 //! - `clerk`: caches locks of the service, and gives them to the threads of a client.
+//! - `plan`: the locks that each call needs.
+//! - `connection`: messages to and from the service.
+//! - `mapped`, `remote`: the file system of a client that maps the store, and of one that does not.
+//! - `client`: connects, and chooses between them.
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
 pub mod clerk;
+mod client;
+mod connection;
+mod mapped;
+pub mod plan;
+mod remote;
 pub mod seeded;
 mod sync;
+
+pub use client::{Client, Options};
+pub use connection::ConnectError;

@@ -12,7 +12,7 @@
 use crate::locks::{Epoch, ToClient, ToService};
 use crate::ops::BATCH_MAX;
 use serde::{Deserialize, Serialize};
-use serde_bytes::{ByteBuf, Bytes};
+pub use serde_bytes::{ByteBuf, Bytes};
 
 /// Version of the protocol. It changes with every message.
 pub const VERSION: u32 = 1;
@@ -23,7 +23,7 @@ pub const FRAME_MAX: usize = BATCH_MAX + 4096;
 /// Bytes of the length of a frame.
 pub const HEAD_BYTES: usize = 4;
 
-/// What a client can do, by its credentials.
+/// The ways in which a client reads and writes, by its credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Maps the image for reading and writing, stores the contents of files itself, and acts for other

@@ -32,8 +32,6 @@ mod state;
 mod steps;
 mod waiting;
 
-pub use state::CONTENTION;
-
 use crate::seeded::{Bug, hit};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use aerie_proto::locks::{Access, End, LockId, Refusal, ToClient, ToService};
@@ -127,13 +125,24 @@ impl<H: Host> Clerk<H> {
     }
 
     /// A clerk that takes the lock of an object as a hierarchical one of the highest object on the path
-    /// whose descendants no other client has needed for [`CONTENTION`]. So a client that is alone needs
-    /// one message for all.
+    /// whose descendants no other client has needed lately. So a client that is alone needs one message for
+    /// all.
     pub fn widening(host: H) -> Self {
         Self {
             is_widening: true,
             ..Self::new(host)
         }
+    }
+
+    /// The lease of the session, when it has begun.
+    pub fn lease(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        state.epoch.map(|_| state.lease)
+    }
+
+    /// Why the session has ended, if it has.
+    pub fn ended(&self) -> Option<End> {
+        self.state.lock().ended
     }
 
     /// The client.
@@ -272,15 +281,18 @@ impl<H: Host> Guard<'_, H> {
         !state.has_ended()
     }
 
-    /// Drops the guard. Returns whether it was [valid](Self::is_valid).
-    pub fn release(self) -> bool {
+    /// Drops the guard.
+    ///
+    /// # Errors
+    /// [`LockError::Removed`] if it was not [valid](Self::is_valid) any more.
+    pub fn release(self) -> Result<(), LockError> {
         let mut state = self.clerk.state.lock();
         state.check_lease(self.clerk.host.now());
-        let is_valid = !state.has_ended();
+        let ended = state.ended;
         self.clerk.leave(&mut state, self.owner);
         drop(state);
         std::mem::forget(self);
-        is_valid
+        ended.map_or(Ok(()), |end| Err(LockError::Removed(end)))
     }
 }
 

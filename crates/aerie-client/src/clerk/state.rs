@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long a client takes no hierarchical lock of an object after others have needed its descendants.
-pub const CONTENTION: Duration = Duration::from_secs(10);
+pub(super) const CONTENTION: Duration = Duration::from_secs(10);
 /// Objects that are remembered for that.
 const MOST_CONTENDED: usize = 4096;
 

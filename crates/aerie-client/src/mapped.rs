@@ -1,0 +1,404 @@
+//! The file system of a client that maps the memory: each call takes its locks from the clerk, and runs on
+//! a speculation.
+//!
+//! The changes are shipped after a period, at a size, by `fsync` and `sync`, and before a lock is given
+//! up. After the end of the session all calls fail with `ENODEV`, as if the medium had been removed.
+//! Access times are not updated.
+
+use crate::clerk::{Clerk, Host, LockError};
+use crate::connection::{Connection, Link};
+use crate::plan::{Need, Tree, membership_count, under};
+use aerie_objects::lookup;
+use aerie_proto::locks::{Access, LockId, ToService};
+use aerie_proto::messages::Up;
+use medium::MappedPmem;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vfs::{
+    Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees, Ino, Name,
+    NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+};
+
+use Access::{Exclusive, Shared};
+
+/// Locks that no thread has used for this time are given back.
+const UNUSED: Duration = Duration::from_secs(60);
+/// The time between looks at a session that has not begun.
+const CONNECTING: Duration = Duration::from_millis(10);
+/// Entries that a listing with attributes reads at a time.
+const LIST_PART: usize = 128;
+
+/// The store with the changes of the client.
+pub(crate) type Speculation = pxfs::Speculation<Arc<MappedPmem>, Link>;
+
+/// The client, for its clerk.
+struct Own {
+    fs: Speculation,
+    start: Instant,
+}
+
+/// The file system.
+pub(crate) struct Mapped {
+    clerk: Clerk<Own>,
+    batch_bytes: u64,
+    /// Whether the threads are to end.
+    stops: Mutex<bool>,
+    stopped: Condvar,
+    is_reported: AtomicBool,
+}
+
+impl Host for Own {
+    fn send(&self, message: ToService) {
+        self.fs.host().0.send(&Up::Lock(message));
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn membership_count(&self, object: LockId) -> u64 {
+        membership_count(self.fs.memory(), object)
+    }
+
+    fn ship(&self, _: LockId) {
+        // An error has ended the connection, and so the session.
+        let _ = self.fs.ship(true);
+    }
+}
+
+impl Mapped {
+    /// Begins a session, and starts the threads of the client.
+    pub(crate) fn start(
+        fs: Speculation,
+        period: Duration,
+        batch_bytes: u64,
+    ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
+        let own = Own {
+            fs,
+            start: Instant::now(),
+        };
+        let client = Arc::new(Self {
+            clerk: Clerk::widening(own),
+            batch_bytes,
+            stops: Mutex::new(false),
+            stopped: Condvar::new(),
+            is_reported: AtomicBool::new(false),
+        });
+        let thread = |work: fn(&Self, Duration)| {
+            let client = Arc::clone(&client);
+            std::thread::spawn(move || work(&client, period))
+        };
+        let threads = vec![
+            thread(|client, _| client.receive()),
+            thread(|client, _| client.clerk.attend()),
+            thread(|client, _| client.keep_alive()),
+            thread(Self::ship_periodically),
+        ];
+        (client, threads)
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.fs().host().0
+    }
+
+    fn fs(&self) -> &Speculation {
+        &self.clerk.host().fs
+    }
+
+    fn receive(&self) {
+        self.connection()
+            .receive(|message| self.clerk.deliver(message));
+        self.clerk.close();
+    }
+
+    /// Waits for a time. Returns whether the client goes on.
+    fn pause(&self, time: Duration) -> bool {
+        let mut stops = self.stops.lock();
+        if !*stops {
+            self.stopped.wait_for(&mut stops, time);
+        }
+        !*stops
+    }
+
+    /// Renews the lease, and gives back locks that are not used. A ship may take longer than a lease.
+    fn keep_alive(&self) {
+        let step = |lease: Duration| (lease / 8).min(UNUSED);
+        while self.pause(self.clerk.lease().map_or(CONNECTING, step)) {
+            self.clerk.tick();
+            let now = self.clerk.host().now();
+            if let Some(since) = now.checked_sub(UNUSED) {
+                self.clerk.release_unused(since);
+            }
+        }
+    }
+
+    fn ship_periodically(&self, period: Duration) {
+        while self.pause(period) {
+            let _ = self.fs().ship(false);
+        }
+    }
+
+    /// Ships what is left, and ends the session and the threads.
+    pub(crate) fn stop(&self) -> Result<()> {
+        let shipped = match self.connection().ended() {
+            Some(_) => Err(Errno::NODEV),
+            None => self.fs().sync(),
+        };
+        *self.stops.lock() = true;
+        self.stopped.notify_all();
+        self.clerk.close();
+        self.connection().end("the client was closed");
+        shipped
+    }
+
+    /// Runs a call under its locks.
+    fn call<T>(&self, need: Need<'_>, call: impl FnOnce(&Speculation) -> Result<T>) -> Result<T> {
+        let fs = self.fs();
+        let (memory, superblock) = (fs.memory(), fs.superblock());
+        let find = |dir, name: &[u8]| {
+            let find = || lookup(memory, dir, superblock.seed, name);
+            memory.stable(dir, find).ok().flatten()
+        };
+        let tree = Tree {
+            memory,
+            superblock,
+            find: &find,
+        };
+        let result = under(&self.clerk, &tree, &need, || call(fs));
+        self.checked(result.unwrap_or_else(|why| Err(self.ended(&why))))
+    }
+
+    /// Ends the session if a call has found the end of the connection: the next calls fail, too.
+    fn checked<T>(&self, result: Result<T>) -> Result<T> {
+        if matches!(result, Err(Errno::NODEV)) && self.connection().ended().is_some() {
+            self.clerk.close();
+        }
+        result
+    }
+
+    /// Runs a call that changes something. Pages that this client has freed, or not used, are available
+    /// after it has shipped.
+    fn change<T>(&self, need: Need<'_>, call: impl Fn(&Speculation) -> Result<T>) -> Result<T> {
+        let result = self.call(need, |fs| match call(fs) {
+            Err(Errno::NOSPC) => fs.ship(false).and_then(|()| call(fs)),
+            result => result,
+        })?;
+        if self.fs().pending_bytes() >= self.batch_bytes {
+            let _ = self.fs().ship(false);
+        }
+        Ok(result)
+    }
+
+    /// Reports the end of the session, once.
+    fn ended(&self, why: &LockError) -> Errno {
+        if let LockError::Refused(..) = why {
+            tracing::warn!("{why}");
+            return Errno::NOLCK;
+        }
+        if !self.is_reported.swap(true, SeqCst) {
+            let reason = self.connection().ended();
+            let reason = reason.unwrap_or_else(|| why.to_string());
+            tracing::error!("the file system is gone: {reason}; what was not shipped is lost");
+            self.fs().reset();
+        }
+        Errno::NODEV
+    }
+
+    /// Fails after the end of the session.
+    fn check(&self) -> Result<()> {
+        match self.clerk.ended() {
+            Some(end) => Err(self.ended(&LockError::Removed(end))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FileSystem for Mapped {
+    fn guarantees(&self) -> Guarantees {
+        self.fs().guarantees()
+    }
+
+    fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let need = Need::Lookup(Name::new(dir, name));
+        self.call(need, |fs| fs.lookup(cx, dir, name))
+    }
+
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.by_number(ino))
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let forget = |fs: &Speculation| {
+            fs.forget(ino, count);
+            Ok(())
+        };
+        let _ = self.change(Need::Unrefer(ino), forget);
+    }
+
+    fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.getattr(cx, ino))
+    }
+
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.change(Need::Inode(ino, Exclusive), |fs| fs.setattr(cx, ino, set))
+    }
+
+    fn readdir(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let need = Need::Inode(dir, Shared);
+        self.call(need, |fs| fs.readdir(cx, dir, after, sink))
+    }
+
+    /// Reads names first, and then the attributes of each, under their own locks.
+    fn readdirplus(
+        &self,
+        cx: &Ctx,
+        dir: Ino,
+        mut after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<()> {
+        loop {
+            let mut part: Vec<(Ino, FileType, Vec<u8>, Cookie)> = Vec::new();
+            self.readdir(cx, dir, after, &mut |entry| {
+                let is_accepted = part.len() < LIST_PART;
+                if is_accepted {
+                    part.push((entry.ino, entry.kind, entry.name.to_vec(), entry.cookie));
+                }
+                is_accepted
+            })?;
+            let Some(last) = part.last() else {
+                return Ok(());
+            };
+            after = last.3;
+            for (ino, kind, name, cookie) in &part {
+                let is_dot = matches!(&name[..], b"." | b"..");
+                let attr = match is_dot {
+                    true => self.getattr(cx, *ino),
+                    false => self.by_number(*ino),
+                };
+                let entry = DirEntry {
+                    ino: *ino,
+                    kind: *kind,
+                    name,
+                    cookie: *cookie,
+                };
+                if !sink(&entry, attr.as_ref().ok()) {
+                    if !is_dot && attr.is_ok() {
+                        self.forget(*ino, 1);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        self.change(Need::Make(at), |fs| fs.make(cx, at, new))
+    }
+
+    fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.readlink(cx, ino))
+    }
+
+    fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let need = Need::Link(ino, Name::new(dir, name));
+        self.change(need, |fs| fs.link(cx, ino, dir, name))
+    }
+
+    fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        self.change(Need::Remove(at), |fs| fs.remove(cx, at, which))
+    }
+
+    fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        self.change(Need::Rename(from, to), |fs| fs.rename(cx, from, to, flags))
+    }
+
+    fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        self.change(Need::Inode(dir, Shared), |fs| fs.tmpfile(cx, dir, mode))
+    }
+
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        match flags.contains(OpenFlags::TRUNCATE) {
+            true => self.change(Need::Inode(ino, Exclusive), |fs| fs.open(cx, ino, flags)),
+            false => self.call(Need::Inode(ino, Shared), |fs| fs.open(cx, ino, flags)),
+        }
+    }
+
+    fn release(&self, ino: Ino) {
+        let release = |fs: &Speculation| {
+            fs.release(ino);
+            Ok(())
+        };
+        let _ = self.change(Need::Unrefer(ino), release);
+    }
+
+    fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.read(cx, ino, off, buf))
+    }
+
+    fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        let need = Need::Inode(ino, Exclusive);
+        self.change(need, |fs| fs.write(cx, ino, off, data))
+    }
+
+    fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
+        let need = Need::Inode(ino, Exclusive);
+        self.change(need, |fs| fs.fallocate(cx, ino, kind, off, len))
+    }
+
+    fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.seek(cx, ino, off, kind))
+    }
+
+    fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.fsync(cx, ino, data_only))
+    }
+
+    fn fsyncdir(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
+        let need = Need::Inode(ino, Shared);
+        self.call(need, |fs| fs.fsyncdir(cx, ino, data_only))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check()?;
+        self.checked(self.fs().sync())
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.check()?;
+        self.checked(self.fs().statfs())
+    }
+
+    fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.getxattr(cx, ino, name))
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let need = Need::Inode(ino, Exclusive);
+        self.change(need, |fs| fs.setxattr(cx, ino, name, value, mode))
+    }
+
+    fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.call(Need::Inode(ino, Shared), |fs| fs.listxattr(cx, ino))
+    }
+
+    fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        let need = Need::Inode(ino, Exclusive);
+        self.change(need, |fs| fs.removexattr(cx, ino, name))
+    }
+}

@@ -1,0 +1,216 @@
+//! The locks that a call needs.
+//!
+//! A call locks the objects that it reads for reading, and those that it changes for writing, with the
+//! collections above them by intents. It finds them in the memory, which others may change meanwhile. So
+//! it looks again under the locks ([`under`]).
+//!
+//! The path to an object is that of the parents: the header of an object with one name has the
+//! collection of that name. All others have a path of their own and are locked explicitly, by every client.
+//!
+//! - A change of a directory's entries locks the directory for its members, too, so that hierarchical
+//!   locks of other clients do not cover a new member at once.
+//! - A directory that moves is locked with all that is in it: the paths of its descendants change, and
+//!   two moves cannot make a loop.
+
+use crate::clerk::{Clerk, Guard, Host, LockError, Scope, Want};
+use aerie_objects::{Kind, Load, ObjectId, Superblock, members, own, parent};
+use aerie_proto::locks::{Access, LockId};
+use smallvec::SmallVec;
+use vfs::{Errno, Ino, Name};
+
+use Access::{Exclusive, Shared};
+
+/// Most objects on a path.
+const PATH_MAX: usize = 4096;
+/// Attempts of a call to find the objects under its locks that it found before.
+const ATTEMPTS: usize = 256;
+/// The word of an object with its link count, in the lower half.
+const LINKS: u64 = 2;
+
+/// The names and inodes that a call reads and changes.
+#[derive(Debug, Clone, Copy)]
+pub enum Need<'a> {
+    /// All of an inode: attributes, contents, the entries of a directory.
+    Inode(Ino, Access),
+    /// A name and the attributes of its inode.
+    Lookup(Name<'a>),
+    /// A new name of a new inode.
+    Make(Name<'a>),
+    /// A new name of an inode.
+    Link(Ino, Name<'a>),
+    /// A name that is removed.
+    Remove(Name<'a>),
+    /// A name that moves.
+    Rename(Name<'a>, Name<'a>),
+    /// An inode that loses a reference.
+    Unrefer(Ino),
+}
+
+/// An object to lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    path: SmallVec<[LockId; 6]>,
+    access: Access,
+    scope: Scope,
+}
+
+/// The objects to lock.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Plan(SmallVec<[Place; 2]>);
+
+/// The objects of a store, as a client sees them.
+pub struct Tree<'a, M> {
+    /// The memory.
+    pub memory: &'a M,
+    /// Its superblock.
+    pub superblock: &'a Superblock,
+    /// Finds a name in a collection that others may change meanwhile.
+    pub find: &'a dyn Fn(ObjectId, &[u8]) -> Option<ObjectId>,
+}
+
+impl<M: Load> Tree<'_, M> {
+    fn object(&self, ino: Ino) -> Option<ObjectId> {
+        match ino {
+            Ino::ROOT => Some(self.superblock.root),
+            Ino(bits) => ObjectId::from_bits(bits),
+        }
+    }
+
+    /// The parent, if it is known. That of an object without a name does not count.
+    fn parent(&self, object: ObjectId) -> Option<ObjectId> {
+        let parent = parent(self.memory, object).ok().flatten();
+        parent.filter(|parent| *parent != self.superblock.open)
+    }
+
+    fn find(&self, name: Name<'_>) -> Option<ObjectId> {
+        let dir = self.object(name.dir)?;
+        let is_dir = dir.kind() == Kind::Collection;
+        is_dir.then(|| (self.find)(dir, name.name)).flatten()
+    }
+
+    fn plan(&self, need: &Need<'_>) -> Plan {
+        let mut plan = Plan::default();
+        match *need {
+            Need::Inode(ino, access) => self.inode(&mut plan, ino, access),
+            Need::Lookup(name) => {
+                self.inode(&mut plan, name.dir, Shared);
+                if let Some(found) = self.find(name) {
+                    self.add(&mut plan, found, Shared);
+                }
+            }
+            Need::Make(name) => self.inode(&mut plan, name.dir, Exclusive),
+            Need::Link(ino, name) => {
+                self.inode(&mut plan, name.dir, Exclusive);
+                self.inode(&mut plan, ino, Exclusive);
+            }
+            Need::Remove(name) => {
+                self.inode(&mut plan, name.dir, Exclusive);
+                if let Some(found) = self.find(name) {
+                    self.add(&mut plan, found, Exclusive);
+                }
+            }
+            Need::Rename(from, to) => self.rename(&mut plan, from, to),
+            Need::Unrefer(ino) => {
+                if let Some(node) = self.object(ino)
+                    && self.is_nameless(node)
+                {
+                    self.add(&mut plan, node, Exclusive);
+                }
+            }
+        }
+        plan
+    }
+
+    fn rename(&self, plan: &mut Plan, from: Name<'_>, to: Name<'_>) {
+        self.inode(plan, from.dir, Exclusive);
+        if from.dir != to.dir {
+            self.inode(plan, to.dir, Exclusive);
+        }
+        let moved = [self.find(from), self.find(to)];
+        for node in moved.into_iter().flatten() {
+            match node.kind() {
+                Kind::Collection => self.add_scope(plan, node, Exclusive, Scope::Tree),
+                Kind::MFile => self.add(plan, node, Exclusive),
+            }
+        }
+    }
+
+    fn inode(&self, plan: &mut Plan, ino: Ino, access: Access) {
+        if let Some(object) = self.object(ino) {
+            self.add(plan, object, access);
+        }
+    }
+
+    fn is_nameless(&self, object: ObjectId) -> bool {
+        own(self.memory, object, LINKS).is_ok_and(|word| word as u32 == 0)
+    }
+
+    fn add(&self, plan: &mut Plan, object: ObjectId, access: Access) {
+        let scope = match (object.kind(), access) {
+            (Kind::Collection, Exclusive) => Scope::Members,
+            _ => Scope::Object,
+        };
+        self.add_scope(plan, object, access, scope);
+    }
+
+    fn add_scope(&self, plan: &mut Plan, object: ObjectId, access: Access, scope: Scope) {
+        let mut path = SmallVec::new();
+        let mut next = Some(object);
+        while let Some(at) = next.filter(|_| path.len() < PATH_MAX) {
+            path.push(LockId(at.to_bits()));
+            next = self.parent(at);
+        }
+        path.reverse();
+        plan.0.push(Place {
+            path,
+            access,
+            scope,
+        });
+    }
+}
+
+impl Plan {
+    fn lock<'a, H: Host>(&self, clerk: &'a Clerk<H>) -> Result<Guard<'a, H>, LockError> {
+        let wants = self.0.iter().map(|place| Want {
+            path: &place.path,
+            access: place.access,
+            scope: place.scope,
+        });
+        let wants: SmallVec<[Want<'_>; 4]> = wants.collect();
+        match &wants[..] {
+            [one] => clerk.lock(*one),
+            all => clerk.lock_all(all),
+        }
+    }
+}
+
+/// The number of collections with an object, for the clerk; the maximum if it cannot be read.
+pub fn membership_count<M: Load>(memory: &M, object: LockId) -> u64 {
+    let object = ObjectId::from_bits(object.0);
+    let members = object.and_then(|object| members(memory, object).ok());
+    members.unwrap_or(u64::MAX)
+}
+
+/// Runs a call under the locks that it needs.
+///
+/// # Errors
+/// Those of the clerk: the session has ended, and the result of the call is void.
+pub fn under<H: Host, M: Load, T>(
+    clerk: &Clerk<H>,
+    tree: &Tree<'_, M>,
+    need: &Need<'_>,
+    call: impl FnOnce() -> vfs::Result<T>,
+) -> Result<vfs::Result<T>, LockError> {
+    for _ in 0..ATTEMPTS {
+        let plan = tree.plan(need);
+        if plan.0.is_empty() {
+            return Ok(call());
+        }
+        let guard = plan.lock(clerk)?;
+        if tree.plan(need) == plan {
+            let result = call();
+            return guard.release().map(|()| result);
+        }
+    }
+    Ok(Err(Errno::BUSY))
+}

@@ -1,0 +1,281 @@
+//! The file system of a client that does not map the memory: each call is one of the service.
+
+use crate::connection::Connection;
+use aerie_proto::ops::{Call, Data, Op, Operation, Read, Reply};
+use std::sync::Arc;
+use vfs::{
+    Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name,
+    NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, SystemClock,
+    XattrMode,
+};
+
+/// Most bytes of a read or a write in one call.
+const PART: usize = aerie_proto::ops::REPLY_MAX as usize;
+/// Bytes of names in a part of a listing.
+const LIST_BYTES: u32 = 64 << 10;
+
+/// The file system.
+pub(crate) struct Remote(pub(crate) Arc<Connection>);
+
+impl Remote {
+    fn change(&self, op: Op<'_>) -> Result<Reply> {
+        let (caller, time) = (None, SystemClock.now());
+        self.0.call(&Call::Change(Operation { caller, time, op }))
+    }
+
+    fn read_call(&self, read: Read<'_>) -> Result<Reply> {
+        let caller = None;
+        self.0.call(&Call::Read { caller, read })
+    }
+
+    fn list(
+        &self,
+        dir: Ino,
+        mut after: Cookie,
+        with_attributes: bool,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<()> {
+        loop {
+            let bytes = LIST_BYTES;
+            let part = self.read_call(Read::List {
+                dir,
+                after,
+                bytes,
+                with_attributes,
+            })?;
+            let Reply::Entries(part) = part else {
+                return Err(Errno::PROTO);
+            };
+            let Some(last) = part.last() else {
+                return Ok(());
+            };
+            after = last.cookie;
+            let mut is_full = false;
+            for entry in &part {
+                let is_dot = matches!(&entry.name[..], b"." | b"..");
+                let shown = DirEntry {
+                    ino: entry.ino,
+                    kind: entry.kind,
+                    name: &entry.name,
+                    cookie: entry.cookie,
+                };
+                is_full = is_full || !sink(&shown, entry.attr.as_ref());
+                if is_full && entry.attr.is_some() && !is_dot {
+                    self.forget(entry.ino, 1);
+                }
+            }
+            if is_full {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn done(reply: Reply) -> Result<()> {
+    match reply {
+        Reply::Done | Reply::Attr(_) => Ok(()),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+fn attr(reply: Reply) -> Result<Attr> {
+    match reply {
+        Reply::Attr(attr) => Ok(attr),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+fn bytes(reply: Reply) -> Result<Vec<u8>> {
+    match reply {
+        Reply::Bytes(bytes) => Ok(bytes),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+impl FileSystem for Remote {
+    fn guarantees(&self) -> Guarantees {
+        pxfs::guarantees()
+    }
+
+    fn lookup(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        attr(self.read_call(Read::Lookup(Name::new(dir, name).into()))?)
+    }
+
+    fn by_number(&self, ino: Ino) -> Result<Attr> {
+        attr(self.read_call(Read::ByNumber(ino))?)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let _ = self.change(Op::Release { ino, count });
+    }
+
+    fn getattr(&self, _: &Ctx, ino: Ino) -> Result<Attr> {
+        attr(self.read_call(Read::GetAttr(ino))?)
+    }
+
+    fn setattr(&self, _: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let set = *set;
+        attr(self.change(Op::SetAttr { ino, set })?)
+    }
+
+    fn readdir(
+        &self,
+        _: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(dir, after, false, &mut |entry, _| sink(entry))
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Ctx,
+        dir: Ino,
+        after: Cookie,
+        sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<()> {
+        self.list(dir, after, true, sink)
+    }
+
+    fn make(&self, _: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        attr(self.change(Op::Make {
+            at: at.into(),
+            node: new.into(),
+            object: None,
+        })?)
+    }
+
+    fn readlink(&self, _: &Ctx, ino: Ino) -> Result<Vec<u8>> {
+        bytes(self.read_call(Read::ReadLink(ino))?)
+    }
+
+    fn link(&self, _: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let at = Name::new(dir, name).into();
+        attr(self.change(Op::Link { ino, at })?)
+    }
+
+    fn remove(&self, _: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        done(self.change(Op::Remove {
+            at: at.into(),
+            which,
+            holds: false,
+        })?)
+    }
+
+    fn rename(&self, _: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        done(self.change(Op::Rename {
+            from: from.into(),
+            to: to.into(),
+            flags,
+            holds: false,
+        })?)
+    }
+
+    fn tmpfile(&self, _: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
+        let object = None;
+        attr(self.change(Op::Tmpfile { dir, mode, object })?)
+    }
+
+    fn open(&self, _: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        done(self.change(Op::Open { ino, flags })?)
+    }
+
+    fn read(&self, _: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        for part in buf.chunks_mut(PART) {
+            let (off, len) = (off + done as u64, part.len() as u32);
+            let found = bytes(self.read_call(Read::Read { ino, off, len })?)?;
+            let into = part.get_mut(..found.len()).ok_or(Errno::PROTO)?;
+            into.copy_from_slice(&found);
+            done += found.len();
+            if found.len() < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, _: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        let mut written = 0;
+        for part in data.chunks(PART) {
+            let (off, data) = (off + written as u64, Data::Bytes(part));
+            match self.change(Op::Write { ino, off, data }).and_then(done) {
+                Ok(()) => written += part.len(),
+                Err(errno) if written == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(written)
+    }
+
+    fn fallocate(&self, _: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
+        done(self.change(Op::Allocate {
+            ino,
+            kind,
+            off,
+            len,
+        })?)
+    }
+
+    fn seek(&self, _: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
+        match self.read_call(Read::Seek { ino, off, kind })? {
+            Reply::Offset(off) => Ok(off),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Calls are durable when they return.
+    fn fsync(&self, cx: &Ctx, ino: Ino, _: bool) -> Result<()> {
+        self.getattr(cx, ino).map(drop)
+    }
+
+    fn fsyncdir(&self, cx: &Ctx, ino: Ino, _: bool) -> Result<()> {
+        match self.getattr(cx, ino)?.kind {
+            vfs::FileType::Directory => Ok(()),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.statfs().map(drop)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        match self.read_call(Read::StatFs)? {
+            Reply::Space(space) => Ok(space),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn getxattr(&self, _: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        bytes(self.read_call(Read::GetXattr { ino, name })?)
+    }
+
+    fn setxattr(
+        &self,
+        _: &Ctx,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        done(self.change(Op::SetXattr {
+            ino,
+            name,
+            value,
+            mode,
+        })?)
+    }
+
+    fn listxattr(&self, _: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        match self.read_call(Read::ListXattr(ino))? {
+            Reply::Names(names) => Ok(names),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn removexattr(&self, _: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
+        done(self.change(Op::RemoveXattr { ino, name })?)
+    }
+}
