@@ -196,8 +196,9 @@ fn a_session_does_not_end_while_a_batch_is_applied() {
     let epoch = net.epochs[&ClientId(0)];
     assert!(net.service.pin(ClientId(0), epoch));
     assert_eq!(net.service.tick(LEASE), Outgoing::new());
-    net.service.unpin(ClientId(0), epoch);
-    assert_eq!(net.service.tick(LEASE).len(), 1);
+    net.service.unpin(ClientId(0), epoch, LEASE);
+    assert_eq!(net.service.tick(LEASE), Outgoing::new());
+    assert_eq!(net.service.tick(2 * LEASE).len(), 1);
     assert!(!net.service.pin(ClientId(0), epoch));
 }
 

@@ -162,11 +162,12 @@ impl Service {
         session.map(|session| session.pins += 1).is_some()
     }
 
-    /// Undoes one [`Service::pin`].
-    pub fn unpin(&mut self, client: ClientId, epoch: Epoch) {
+    /// Undoes one [`Service::pin`]. The lease begins again: renewals may have arrived meanwhile, unread.
+    pub fn unpin(&mut self, client: ClientId, epoch: Epoch, at: Duration) {
         let session = self.sessions.get_mut(&client);
         if let Some(session) = session.filter(|session| session.epoch == epoch) {
             session.pins = session.pins.saturating_sub(1);
+            session.renewed = session.renewed.max(at);
         }
     }
 

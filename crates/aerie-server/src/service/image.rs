@@ -1,0 +1,113 @@
+//! The image of the store, as clients get it.
+//!
+//! A client gets a descriptor that allows no more than the mode of the file allows it: the kernel gives
+//! every descriptor a name below `/proc`, which can be opened again with all rights of the mode.
+
+use aerie_proto::messages::Class;
+use medium::Peer;
+use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use vfs::perm::{Access, access};
+use vfs::{Attr, Ctx, FileFlags, FileType, Ino, Timestamp};
+
+/// The image, open in two ways.
+pub(super) struct Image {
+    both: OwnedFd,
+    reading: OwnedFd,
+}
+
+impl Image {
+    /// Opens the file again. The new descriptors do not share its locks.
+    pub(super) fn new(file: &File) -> Result<Self, Errno> {
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = |access| open(&name, access | OFlags::CLOEXEC, Mode::empty());
+        Ok(Self {
+            both: again(OFlags::RDWR)?,
+            reading: again(OFlags::RDONLY)?,
+        })
+    }
+
+    /// The class of a client, by the owner and the mode that the image has now.
+    pub(super) fn class(&self, peer: &Peer) -> Result<Class, Errno> {
+        let found = fstat(&self.reading)?;
+        let owner = rustix::process::geteuid().as_raw();
+        if [0, owner, found.st_uid].contains(&peer.uid) {
+            return Ok(Class::Trusted);
+        }
+        let may = |want| access(&caller(peer), &attributes(&found), want).is_ok();
+        Ok(match may(Access::READ) && !may(Access::WRITE) {
+            true => Class::Reader,
+            false => Class::Remote,
+        })
+    }
+
+    /// The descriptor for a class.
+    pub(super) fn descriptor(&self, class: Class) -> Option<&OwnedFd> {
+        match class {
+            Class::Trusted => Some(&self.both),
+            Class::Reader => Some(&self.reading),
+            Class::Remote => None,
+        }
+    }
+}
+
+fn caller(peer: &Peer) -> Ctx {
+    Ctx {
+        groups: peer.groups.clone(),
+        ..Ctx::user(peer.uid, peer.gid)
+    }
+}
+
+fn attributes(found: &rustix::fs::Stat) -> Attr {
+    Attr {
+        ino: Ino(found.st_ino),
+        generation: 0,
+        kind: FileType::Regular,
+        perm: found.st_mode & 0o7777,
+        nlink: 1,
+        uid: found.st_uid,
+        gid: found.st_gid,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        blksize: 0,
+        atime: Timestamp(0),
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
+        flags: FileFlags::empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_mode_decides_who_reads_the_image() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let image = Image::new(file.as_file()).unwrap();
+        let stranger = Peer {
+            uid: 54_321,
+            gid: 54_321,
+            groups: vec![],
+        };
+        let class = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            file.as_file().set_permissions(mode).unwrap();
+            image.class(&stranger).unwrap()
+        };
+        assert_eq!(class(0o600), Class::Remote);
+        assert_eq!(class(0o604), Class::Reader);
+        // It could open the descriptor again for writing.
+        assert_eq!(class(0o606), Class::Remote);
+        assert!(image.descriptor(Class::Remote).is_none());
+        let owner = Peer {
+            uid: rustix::process::geteuid().as_raw(),
+            ..stranger
+        };
+        assert_eq!(image.class(&owner), Ok(Class::Trusted));
+    }
+}

@@ -1,0 +1,47 @@
+//! Bounds of the service.
+
+use crate::locks;
+use std::time::Duration;
+
+/// Bounds of a service.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How long a client may be silent, and how long it may keep a lock that another client needs.
+    pub lease: Duration,
+    /// Most connections.
+    pub clients: usize,
+    /// Most connections of one user.
+    pub per_user: usize,
+    /// Most locks that a client holds or requests.
+    pub locks_per_client: usize,
+    /// Most free pages, and most headers of new objects, that are reserved for a client.
+    pub reserve: usize,
+    /// Memory for requests that are being received or served, of all clients together.
+    pub request_bytes: usize,
+    /// Memory for answers that a client has not read. Its connection ends when it needs more.
+    pub answer_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(10),
+            clients: 128,
+            per_user: 16,
+            locks_per_client: 1 << 16,
+            reserve: 1 << 14,
+            request_bytes: 512 << 20,
+            answer_bytes: 32 << 20,
+        }
+    }
+}
+
+impl Limits {
+    pub(super) fn of_locks(&self) -> locks::Limits {
+        locks::Limits {
+            lease: self.lease,
+            locks_per_client: self.locks_per_client,
+            clients: self.clients + 1, // the service's own
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The service as a process: connections of clients, their sessions, and their requests.
+//!
+//! 1. A message is copied from the socket before it is looked at, and has a bounded size. The memory of
+//!    all messages is bounded, as are connections, reserves and unread answers ([`Limits`]).
+//! 2. Nobody waits for a client that does not send or read; its connection ends.
+//! 3. The messages of a client are served in their order, those of different clients at a time.
+//!    Batches are applied one at a time.
+//! 4. A batch is checked against the locks that its client holds while it is applied: its session cannot
+//!    end meanwhile. A batch of another session, or one that repeats a number, has no effect.
+//! 5. At the end of a session its locks are released, its reserve is free, and what only it has held is
+//!    deleted. Accepted changes stay.
+//! 6. A panic ends one connection.
+//!
+//! Each connection has a thread that receives. One more thread accepts connections, sends what clients
+//! did not take at once, and ends sessions that are late. `calls` serves clients that do not map the
+//! memory, under locks of the service's own clerk.
+
+mod calls;
+mod connection;
+mod image;
+mod inbox;
+mod limits;
+mod outbox;
+mod pump;
+mod requests;
+mod serve;
+
+pub use limits::Limits;
+pub use serve::{Description, ServeError, Serving, serve};
+
+use crate::locks::{self, Outgoing};
+use aerie_client::clerk::Clerk;
+use aerie_proto::locks::{ClientId, Tell, ToClient};
+use aerie_proto::messages::{Class, Down};
+use calls::OwnHost;
+use connection::Connection;
+use image::Image;
+use inbox::{Budget, Inbox};
+use medium::Pmem;
+use outbox::Unsent;
+use parking_lot::Mutex;
+use pxfs::{Credentials, Pxfs};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The state of the service, shared by its threads.
+pub(crate) struct Service<P: Pmem + 'static> {
+    fs: Pxfs<P>,
+    image: Image,
+    limits: Limits,
+    locks: Mutex<locks::Service>,
+    connections: Mutex<Connections>,
+    /// Clients whose sessions the lock service has ended.
+    ended: Mutex<Vec<ClientId>>,
+    /// The clerk for calls of clients that do not map the memory, and its messages.
+    clerk: OnceLock<Clerk<OwnHost<P>>>,
+    to_clerk: Mutex<Sender<Option<ToClient>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    budget: Budget,
+    start: Instant,
+    /// Wakes the pump.
+    wake: OwnedFd,
+    is_stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct Connections {
+    all: BTreeMap<ClientId, Arc<Connection>>,
+    last: u64,
+}
+
+impl<P: Pmem + 'static> Service<P> {
+    fn start(fs: Pxfs<P>, image: Image, limits: Limits) -> Result<Arc<Self>, Errno> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (to_clerk, messages) = channel();
+        let service = Arc::new(Self {
+            fs,
+            image,
+            limits,
+            locks: Mutex::new(locks::Service::new(limits.of_locks())),
+            connections: Mutex::default(),
+            ended: Mutex::default(),
+            clerk: OnceLock::new(),
+            to_clerk: Mutex::new(to_clerk),
+            threads: Mutex::default(),
+            budget: Budget::new(limits.request_bytes),
+            start: Instant::now(),
+            wake,
+            is_stopping: AtomicBool::new(false),
+        });
+        service.start_clerk(messages);
+        Ok(service)
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Makes the pump stop all threads.
+    fn stop(&self) {
+        self.is_stopping.store(true, SeqCst);
+        self.wake();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(SeqCst)
+    }
+
+    /// Sends the messages of the lock service.
+    fn dispatch(&self, out: Outgoing) {
+        for (to, message) in out {
+            if matches!(message.tell, Tell::Expired(_)) {
+                self.ended.lock().push(to);
+                self.wake();
+            }
+            if to == calls::CLIENT {
+                let _ = self.to_clerk.lock().send(Some(message));
+                continue;
+            }
+            let connection = self.connections.lock().all.get(&to).cloned();
+            if let Some(connection) = connection {
+                self.send(&connection, &Down::Lock(message));
+            }
+        }
+    }
+
+    fn send(&self, connection: &Connection, message: &Down) {
+        if connection.outbox.send(message) == Unsent::Some {
+            self.wake();
+        }
+    }
+
+    /// Takes a new connection, or refuses it with a reason.
+    fn connect(&self, socket: UnixStream) -> Result<Arc<Connection>, String> {
+        let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
+        let peer = medium::peer(&socket).map_err(|e| failed("read your credentials", &e))?;
+        let class = self.image.class(&peer);
+        let class = class.map_err(|e| failed("read the mode of the image", &e))?;
+        let mut connections = self.connections.lock();
+        let own = connections.all.values();
+        let own = own.filter(|other| other.uid == peer.uid).count();
+        let most = self.limits.per_user;
+        if own >= most {
+            return Err(format!("your user has {most} connections already"));
+        }
+        if connections.all.len() >= self.limits.clients {
+            let most = self.limits.clients;
+            return Err(format!("the service has {most} connections already"));
+        }
+        connections.last += 1;
+        let id = ClientId(connections.last);
+        let uid = peer.uid;
+        let who = Credentials {
+            uid,
+            gid: peer.gid,
+            groups: peer.groups,
+        };
+        let session = self.fs.begin(who, class == Class::Trusted);
+        let most = self.limits.answer_bytes;
+        let connection = Connection::new(id, uid, class, socket, session, most);
+        let connection = Arc::new(connection);
+        connections.all.insert(id, Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Serves a connection until it ends.
+    fn attend(&self, connection: &Arc<Connection>) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.receive(connection)));
+        if let Err(why) = served.unwrap_or_else(|_| Err("a bug of the service".into())) {
+            tracing::warn!("the connection of {} ends: {why}", connection.id);
+            self.send(connection, &Down::Bye(why));
+        }
+        let out = self.locks.lock().disconnect(connection.id, self.now());
+        self.dispatch(out);
+        self.end_session(connection);
+        connection.outbox.close();
+        self.connections.lock().all.remove(&connection.id);
+    }
+
+    fn receive(&self, connection: &Connection) -> Result<(), String> {
+        let superblock = self.fs.superblock();
+        let descriptor = self.image.descriptor(connection.class);
+        if !connection.greet(superblock.bytes, superblock.seed, descriptor) {
+            return Ok(());
+        }
+        let inbox = Inbox::new(&connection.socket, &self.budget, self.limits.lease);
+        let mut inbox = inbox.map_err(|e| e.to_string())?;
+        let mut last = 0;
+        loop {
+            match inbox.next(|bytes| self.handle(connection, bytes, &mut last)) {
+                Ok(handled) => handled?,
+                Err(inbox::Ended::Closed) => return Ok(()),
+                Err(why) => return Err(why.to_string()),
+            }
+        }
+    }
+
+    /// Ends the file system's session of a client, if it has not ended.
+    fn end_session(&self, connection: &Connection) {
+        if let Some(session) = connection.session.lock().take() {
+            self.fs.end(session);
+        }
+    }
+
+    /// Ends the sessions that the lock service has ended.
+    fn end_sessions(&self) {
+        let ended = std::mem::take(&mut *self.ended.lock());
+        for client in ended {
+            let connection = self.connections.lock().all.get(&client).cloned();
+            if let Some(connection) = connection {
+                self.end_session(&connection);
+            }
+        }
+    }
+
+    fn is_remote(connection: &Connection) -> bool {
+        connection.class == Class::Remote
+    }
+}

@@ -1,0 +1,105 @@
+//! Messages to a client.
+//!
+//! Nobody waits for a client that does not read: what its socket does not take is kept, up to a bound,
+//! and sent by [`Outbox::flush`]. Beyond the bound the connection is closed.
+
+use aerie_proto::messages::{Down, encode};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// The sending half of a connection.
+pub(super) struct Outbox {
+    socket: Arc<UnixStream>,
+    unsent: Mutex<VecDeque<u8>>,
+    most_bytes: usize,
+}
+
+/// Whether bytes are left to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unsent {
+    None,
+    /// The caller wakes the thread that flushes.
+    Some,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: Arc<UnixStream>, most_bytes: usize) -> Self {
+        Self {
+            socket,
+            unsent: Mutex::new(VecDeque::new()),
+            most_bytes,
+        }
+    }
+
+    /// Sends a message, or keeps it.
+    pub(super) fn send(&self, message: &Down) -> Unsent {
+        let frame = match encode(message) {
+            Ok(frame) => frame,
+            Err(why) => {
+                tracing::error!("a message is not sent, and its connection is closed: {why}");
+                self.close();
+                return Unsent::None;
+            }
+        };
+        let mut unsent = self.unsent.lock();
+        let sent = match unsent.is_empty() {
+            true => self.send_now(&frame),
+            false => 0,
+        };
+        if unsent.len() + frame.len() - sent > self.most_bytes {
+            unsent.clear();
+            self.close();
+            return Unsent::None;
+        }
+        unsent.extend(&frame[sent..]);
+        Self::left(&unsent)
+    }
+
+    /// Sends what the socket takes.
+    pub(super) fn flush(&self) -> Unsent {
+        let mut unsent = self.unsent.lock();
+        loop {
+            let sent = self.send_now(unsent.as_slices().0);
+            unsent.drain(..sent);
+            if sent == 0 || unsent.is_empty() {
+                return Self::left(&unsent);
+            }
+        }
+    }
+
+    /// The socket, if bytes are left.
+    pub(super) fn waiting(&self) -> Option<BorrowedFd<'_>> {
+        (!self.unsent.lock().is_empty()).then(|| self.socket.as_fd())
+    }
+
+    /// Ends the connection: the peer and the reading thread find its end.
+    pub(super) fn close(&self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Sends a part of the bytes, without waiting. The connection is closed after an error.
+    fn send_now(&self, bytes: &[u8]) -> usize {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::io::retry_on_intr(|| send(&*self.socket, bytes, flags)) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN) => 0,
+            Err(_) => {
+                self.close();
+                bytes.len()
+            }
+        }
+    }
+
+    fn left(unsent: &VecDeque<u8>) -> Unsent {
+        match unsent.is_empty() {
+            true => Unsent::None,
+            false => Unsent::Some,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Starting and stopping the service.
+
+use super::image::Image;
+use super::pump::Pump;
+use super::{Limits, Service};
+use medium::Pmem;
+use pxfs::Pxfs;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Why a service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Another process serves at the socket.
+    #[error("cannot serve at {0}: another service is there")]
+    InUse(PathBuf),
+    /// The path of the socket is something else.
+    #[error("cannot serve at {0}: it exists, and is not a socket")]
+    NotASocket(PathBuf),
+    /// An error of the system.
+    #[error("cannot serve at {path}: {what}: {error}")]
+    System {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The step that failed.
+        what: &'static str,
+        /// The error.
+        error: io::Error,
+    },
+}
+
+/// The description of a service, for users and programs.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Description {
+    /// The path of the socket.
+    pub socket: PathBuf,
+    /// Bytes of the store.
+    pub store_bytes: u64,
+    /// The lease of clients, in seconds.
+    pub lease_seconds: f64,
+    /// Most connections.
+    pub clients: usize,
+    /// Most connections of one user.
+    pub clients_per_user: usize,
+}
+
+/// A service that runs until it is stopped or dropped.
+pub struct Serving {
+    description: Description,
+    stop: Box<dyn Fn() + Send + Sync>,
+    pump: Option<JoinHandle<()>>,
+}
+
+/// Serves a file system to clients that connect to a Unix socket. `image` is a descriptor for reading and
+/// writing of the file that contains it. Every user may connect whom the mode of the socket's directory
+/// permits it.
+///
+/// # Errors
+/// [`ServeError`]. A socket that a killed service has left is replaced.
+pub fn serve<P: Pmem + 'static>(
+    fs: Pxfs<P>,
+    image: &File,
+    socket: &Path,
+    limits: Limits,
+) -> Result<Serving, ServeError> {
+    let failed = |what, error: io::Error| ServeError::System {
+        path: socket.to_owned(),
+        what,
+        error,
+    };
+    let image = Image::new(image).map_err(|e| failed("open the image again", e.into()))?;
+    let listener = listen(socket)?;
+    let description = Description {
+        socket: socket.to_owned(),
+        store_bytes: fs.superblock().bytes,
+        lease_seconds: limits.lease.as_secs_f64(),
+        clients: limits.clients,
+        clients_per_user: limits.per_user,
+    };
+    let service = Service::start(fs, image, limits);
+    let service = service.map_err(|e| failed("start the threads", e.into()))?;
+    let pump = Pump::new(Arc::clone(&service), listener);
+    let pump = std::thread::spawn(move || pump.run());
+    Ok(Serving {
+        description,
+        stop: Box::new(move || service.stop()),
+        pump: Some(pump),
+    })
+}
+
+impl Serving {
+    /// The path of the socket.
+    pub fn socket(&self) -> &Path {
+        &self.description.socket
+    }
+
+    /// The description.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Ends all sessions and removes the socket. The file system is then closed. Unshipped changes of
+    /// clients are lost.
+    pub fn stop(self) {}
+
+    /// Whether the service still runs.
+    pub fn is_running(&self) -> bool {
+        self.pump.as_ref().is_some_and(|pump| !pump.is_finished())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // First: another service may start here as soon as this one does not listen.
+        let _ = std::fs::remove_file(&self.description.socket);
+        (self.stop)();
+        if let Some(pump) = self.pump.take() {
+            let _ = pump.join();
+        }
+        self.stop = Box::new(|| ()); // it had the file system
+    }
+}
+
+/// Listens at the path.
+fn listen(path: &Path) -> Result<UnixListener, ServeError> {
+    let failed = |what, error| ServeError::System {
+        path: path.to_owned(),
+        what,
+        error,
+    };
+    if let Ok(found) = path.symlink_metadata() {
+        if !found.file_type().is_socket() {
+            return Err(ServeError::NotASocket(path.to_owned()));
+        }
+        match UnixStream::connect(path) {
+            Ok(_) => return Err(ServeError::InUse(path.to_owned())),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(|e| failed("remove the old socket", e))?;
+            }
+            Err(e) => return Err(failed("connect to the old socket", e)),
+        }
+    }
+    let listener = UnixListener::bind(path).map_err(|e| failed("make the socket", e))?;
+    let mode = Permissions::from_mode(0o666);
+    std::fs::set_permissions(path, mode).map_err(|e| failed("set the mode of the socket", e))?;
+    let listening = listener.set_nonblocking(true);
+    listening.map_err(|e| failed("prepare the socket", e))?;
+    Ok(listener)
+}

@@ -1,0 +1,123 @@
+//! Clients of other users.
+
+use crate::world::{Role, World, contents, make, take_turns};
+use aerie_proto::messages::Class;
+use aerie_server::Limits;
+use std::fs::{File, OpenOptions};
+use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags, SetAttr};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("a_user_who_may_read_the_image_maps_it_for_reading", readers),
+    ("other_users_call_the_service", remotes),
+];
+pub(crate) const CLIENTS: &[(&str, Role)] = &[("reader", reader), ("remote", remote)];
+
+const STRANGER: u32 = 40_003;
+
+/// The image has this mode.
+fn with_strangers(mode: u32, role: &str) {
+    if !rustix::process::geteuid().is_root() {
+        return skip::test("needs root, for clients of other users");
+    }
+    let world = World::new();
+    world.set_mode(mode);
+    let service = world.serve(Limits::default());
+    let client = world.client();
+    let cx = &Ctx::root();
+    let open = client.mkdir(cx, Ino::ROOT, b"open", 0o777).unwrap();
+    let own = client.mkdir(cx, Ino::ROOT, b"own", 0o700).unwrap();
+    make(&client, own.ino, "secret", b"secret");
+    make(&client, Ino::ROOT, "read me", b"contents");
+    let mut stranger = world.process(role, &STRANGER.to_string());
+    stranger.wait();
+    assert_eq!(
+        contents(&client, open.ino, "theirs").unwrap(),
+        b"of a stranger"
+    );
+    let found = client.lookup(cx, open.ino, b"theirs").unwrap();
+    assert_eq!((found.uid, found.gid), (STRANGER, STRANGER));
+    assert_eq!(client.lookup(cx, Ino::ROOT, b"mine"), Err(Errno::NOENT));
+    make(&client, open.ino, "reply", b"reply");
+    stranger.go_on();
+    stranger.end();
+    client.close().unwrap();
+    service.stop();
+    world.check();
+}
+
+fn readers() {
+    with_strangers(0o644, "reader");
+}
+
+fn remotes() {
+    with_strangers(0o600, "remote");
+}
+
+fn reader(world: &World) {
+    act(world, Class::Reader);
+}
+
+fn remote(world: &World) {
+    act(world, Class::Remote);
+}
+
+fn act(world: &World, class: Class) {
+    let client = world.client();
+    assert_eq!(client.class(), class);
+    let fs: &dyn FileSystem = &client;
+    let cx = &Ctx::user(STRANGER, STRANGER);
+    let look = |name: &[u8]| fs.lookup(cx, Ino::ROOT, name).unwrap();
+    let found = look(b"read me");
+    fs.open(cx, found.ino, OpenFlags::READ).unwrap();
+    let mut buf = [0; 20];
+    assert_eq!(fs.read(cx, found.ino, 0, &mut buf), Ok(8));
+    assert_eq!(&buf[..8], b"contents");
+    fs.release(found.ino);
+    assert_eq!(fs.open(cx, found.ino, OpenFlags::WRITE), Err(Errno::ACCESS));
+    let set = SetAttr {
+        perm: Some(0o777),
+        ..SetAttr::default()
+    };
+    assert_eq!(fs.setattr(cx, found.ino, &set), Err(Errno::PERM));
+    let own = look(b"own");
+    assert_eq!(fs.lookup(cx, own.ino, b"secret"), Err(Errno::ACCESS));
+    assert_eq!(fs.create(cx, Ino::ROOT, b"mine", 0o644), Err(Errno::ACCESS));
+    let open = look(b"open");
+    let made = fs.create(cx, open.ino, b"theirs", 0o644).unwrap();
+    fs.open(cx, made.ino, OpenFlags::WRITE).unwrap();
+    assert_eq!(fs.write(cx, made.ino, 0, b"of a stranger"), Ok(13));
+    fs.release(made.ino);
+    fs.sync().unwrap();
+    refused_descriptors();
+    take_turns();
+    let reply = fs.lookup(cx, open.ino, b"reply").unwrap();
+    assert_eq!(reply.size, 5);
+    let mut names = Vec::new();
+    let mut sink = |entry: &vfs::DirEntry<'_>, attr: Option<&vfs::Attr>| {
+        assert!(attr.is_some());
+        names.push(entry.name.to_vec());
+        true
+    };
+    fs.readdirplus(cx, open.ino, vfs::Cookie(0), &mut sink)
+        .unwrap();
+    names.sort();
+    assert_eq!(names, [&b"."[..], b"..", b"reply", b"theirs"]);
+    fs.unlink(cx, open.ino, b"reply").unwrap();
+    client.close().unwrap();
+}
+
+/// No descriptor of this process leads to the image for writing.
+fn refused_descriptors() {
+    let mut images = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let path = entry.unwrap().path();
+        let is_image = |target: std::path::PathBuf| target.ends_with("image");
+        if std::fs::read_link(&path).is_ok_and(is_image) {
+            images += 1;
+            File::open(&path).unwrap();
+            let refused = OpenOptions::new().write(true).open(&path).unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        }
+    }
+    assert!(images <= 1);
+}

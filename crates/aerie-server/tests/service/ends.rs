@@ -1,0 +1,234 @@
+//! Ends: of clients, of their leases, and of the service.
+
+use crate::peer::Peer;
+use crate::world::{OWN, Role, SHORT, World, contents, make, take_turns};
+use aerie_client::ConnectError;
+use aerie_proto::locks::{Access, Ask, End, Mode, Tell};
+use aerie_proto::messages::Class;
+use aerie_server::Limits;
+use std::time::Duration;
+use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("a_killed_client_leaves_nothing_behind", killed),
+    ("open_files_live_until_their_last_client_ends", open_files),
+    ("clients_of_a_killed_service_get_an_error", service_killed),
+    ("a_stopped_service_says_so_to_its_clients", stopped),
+    ("a_socket_has_one_service", one_service),
+    ("a_silent_client_loses_its_locks", silent),
+    ("a_client_that_keeps_a_lock_loses_its_session", keeps_a_lock),
+];
+pub(crate) const CLIENTS: &[(&str, Role)] = &[("dies", dies), ("holds", holds), ("serves", serves)];
+
+/// Makes the pages of the collections, which stay. Returns the free ones.
+fn used_before(world: &World) -> u64 {
+    let service = world.serve(Limits::default());
+    let (client, cx) = (world.client(), &Ctx::root());
+    let made = make(&client, Ino::ROOT, "file", b"contents");
+    client.open(cx, made.ino, OpenFlags::READ).unwrap();
+    client.unlink(cx, Ino::ROOT, b"file").unwrap();
+    client.close().unwrap();
+    service.stop();
+    world.check()
+}
+
+fn killed() {
+    let world = World::new();
+    let before = used_before(&world);
+    let service = world.serve(Limits::default());
+    let mut dying = world.process("dies", OWN);
+    dying.wait();
+    dying.kill();
+    let client = world.client();
+    let cx = &Ctx::root();
+    // Shipped changes are there as a whole, the others are gone.
+    assert_eq!(
+        contents(&client, Ino::ROOT, "shipped").unwrap(),
+        [5; 10_000]
+    );
+    assert_eq!(
+        contents(&client, Ino::ROOT, "not shipped"),
+        Err(Errno::NOENT)
+    );
+    assert_eq!(contents(&client, Ino::ROOT, "open"), Err(Errno::NOENT));
+    client.unlink(cx, Ino::ROOT, b"shipped").unwrap();
+    client.close().unwrap();
+    service.stop();
+    assert_eq!(world.check(), before, "free pages");
+}
+
+/// Dies with locks, a file without a name, and changes that are not shipped.
+fn dies(world: &World) {
+    let client = world.lazy_client();
+    let cx = &Ctx::root();
+    make(&client, Ino::ROOT, "shipped", &[5; 10_000]);
+    let open = make(&client, Ino::ROOT, "open", &[6; 20_000]);
+    client.open(cx, open.ino, OpenFlags::READ).unwrap();
+    client.sync().unwrap();
+    client.unlink(cx, Ino::ROOT, b"open").unwrap();
+    client.sync().unwrap();
+    make(&client, Ino::ROOT, "not shipped", &[7; 30_000]);
+    take_turns();
+}
+
+fn open_files() {
+    let world = World::new();
+    let before = used_before(&world);
+    let service = world.serve(Limits::default());
+    let client = world.client();
+    let cx = &Ctx::root();
+    make(&client, Ino::ROOT, "open", b"contents");
+    let mut holding = world.process("holds", OWN);
+    holding.wait();
+    client.unlink(cx, Ino::ROOT, b"open").unwrap();
+    client.sync().unwrap();
+    holding.go_on();
+    holding.wait();
+    assert!(client.statfs().unwrap().blocks_free < before);
+    holding.kill();
+    client.close().unwrap();
+    service.stop();
+    assert_eq!(world.check(), before, "free pages");
+}
+
+fn holds(world: &World) {
+    let client = world.lazy_client();
+    let cx = &Ctx::root();
+    let file = client.lookup(cx, Ino::ROOT, b"open").unwrap();
+    client.open(cx, file.ino, OpenFlags::READ).unwrap();
+    take_turns();
+    assert_eq!(contents(&client, Ino::ROOT, "open"), Err(Errno::NOENT));
+    let mut buf = [0; 8];
+    assert_eq!(client.read(cx, file.ino, 0, &mut buf), Ok(8));
+    assert_eq!(&buf, b"contents");
+    take_turns();
+}
+
+fn service_killed() {
+    let world = World::new();
+    let mut serving = world.process("serves", OWN);
+    serving.wait();
+    let client = world.lazy_client();
+    make(&client, Ino::ROOT, "shipped", b"old");
+    client.sync().unwrap();
+    make(&client, Ino::ROOT, "not shipped", b"new");
+    serving.kill();
+    let cx = &Ctx::root();
+    assert_eq!(client.sync(), Err(Errno::NODEV));
+    assert_eq!(client.lookup(cx, Ino::ROOT, b"shipped"), Err(Errno::NODEV));
+    assert!(client.ended().unwrap().contains("closed the connection"));
+    // The socket is still there, and stale.
+    assert!(matches!(
+        aerie_client::Client::connect(&world.socket(), &Default::default()),
+        Err(ConnectError::NoService(..))
+    ));
+    let service = world.serve(Limits::default());
+    assert_eq!(client.close(), Err(Errno::NODEV));
+    let client = world.client();
+    assert_eq!(contents(&client, Ino::ROOT, "shipped").unwrap(), b"old");
+    assert_eq!(
+        contents(&client, Ino::ROOT, "not shipped"),
+        Err(Errno::NOENT)
+    );
+    drop(client);
+    service.stop();
+    world.check();
+}
+
+fn serves(world: &World) {
+    let _service = world.serve(Limits::default());
+    take_turns();
+}
+
+fn stopped() {
+    let world = World::new();
+    let service = world.serve(Limits::default());
+    let client = world.client();
+    make(&client, Ino::ROOT, "file", b"contents");
+    client.sync().unwrap();
+    service.stop();
+    assert!(!world.socket().exists());
+    assert_eq!(client.statfs(), Err(Errno::NODEV));
+    assert_eq!(client.getattr(&Ctx::root(), Ino::ROOT), Err(Errno::NODEV));
+    assert_eq!(client.ended().unwrap(), "the service was stopped");
+    world.check();
+}
+
+fn one_service() {
+    let world = World::new();
+    let service = world.serve(Limits::default());
+    let other = World::new();
+    let refused = other
+        .serve_at(&world.socket(), Limits::default())
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(refused.contains("another service is there"), "{refused}");
+    let refused = other
+        .serve_at(&other.image(), Limits::default())
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(refused.contains("not a socket"), "{refused}");
+    assert_eq!(service.description().lease_seconds, 10.0);
+    let client = world.client();
+    assert_eq!(client.class(), Class::Trusted);
+}
+
+fn short() -> Limits {
+    Limits {
+        lease: SHORT,
+        ..Limits::default()
+    }
+}
+
+fn silent() {
+    let world = World::new();
+    let root = world.root;
+    let service = world.serve(short());
+    let mut peer = Peer::begin(&world.socket());
+    peer.request(root, Mode::tree(Access::Exclusive));
+    // It neither answers a revoke nor renews its lease.
+    let client = world.client();
+    make(&client, Ino::ROOT, "file", b"contents");
+    let end = loop {
+        if let Tell::Expired(end) = peer.told().tell {
+            break end;
+        }
+    };
+    assert!(matches!(end, End::NotRenewed | End::NotReleased(_)));
+    let refused = peer.ship(peer.epoch, &[]).unwrap_err();
+    assert!(refused.contains("the session has ended"), "{refused}");
+    drop(client);
+    service.stop();
+    world.check();
+}
+
+fn keeps_a_lock() {
+    let world = World::new();
+    let root = world.root;
+    let service = world.serve(short());
+    let mut peer = Peer::begin(&world.socket());
+    peer.request(root, Mode::tree(Access::Exclusive));
+    let waiting = {
+        let world = World::at(world.socket().parent().unwrap());
+        std::thread::spawn(move || make(&world.client(), Ino::ROOT, "file", b"contents"))
+    };
+    // It renews its lease, and does not release.
+    while !waiting.is_finished() {
+        peer.lock(Ask::Renew);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    waiting.join().unwrap();
+    let end = loop {
+        if let Tell::Expired(end) = peer.told().tell {
+            break end;
+        }
+    };
+    assert!(
+        matches!(end, End::NotReleased(lock) if lock.0 == root),
+        "{end}"
+    );
+    service.stop();
+    world.check();
+}

@@ -1,0 +1,237 @@
+//! Hostile peers. Meanwhile and afterwards a good client works, and the image is consistent.
+
+use crate::peer::Peer;
+use crate::world::{World, contents, make};
+use aerie_objects::ObjectId;
+use aerie_proto::locks::{Access, Age, Ask, Epoch, LockId, Mode, Tell};
+use aerie_proto::messages::{Bytes, Down, Request, Up, encode};
+use aerie_proto::ops::{Batch, Op, Operation};
+use aerie_server::Limits;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use vfs::{Ctx, Errno, FileSystem, Ino, Name, NewNode, Timestamp};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("any_bytes_end_a_connection_at_most", any_bytes),
+    ("a_flood_without_readers_ends_its_connection", floods),
+    ("torn_messages_end_after_a_lease", torn),
+    ("a_batch_needs_locks_and_its_own_session", batches),
+    ("connections_of_a_user_are_limited", connections),
+    ("reserves_are_limited", reserves),
+];
+
+/// Runs an attack beside a good client.
+fn beside_a_client(limits: Limits, attack: impl FnOnce(&World)) {
+    let world = World::new();
+    let service = world.serve(limits);
+    let client = world.client();
+    make(&client, Ino::ROOT, "before", b"before");
+    attack(&world);
+    assert_eq!(contents(&client, Ino::ROOT, "before").unwrap(), b"before");
+    make(&client, Ino::ROOT, "after", b"after");
+    client.sync().unwrap();
+    assert!(service.is_running());
+    client.close().unwrap();
+    let client = world.client();
+    assert_eq!(contents(&client, Ino::ROOT, "after").unwrap(), b"after");
+    drop(client);
+    service.stop();
+    world.check();
+}
+
+fn operation(op: Op<'_>) -> Operation<'_> {
+    Operation {
+        caller: None,
+        time: Timestamp(0),
+        op,
+    }
+}
+
+fn mkdir(name: &[u8]) -> Op<'_> {
+    Op::Make {
+        at: Name::new(Ino::ROOT, name).into(),
+        node: (&NewNode::directory(0o755)).into(),
+        object: None,
+    }
+}
+
+fn any_bytes() {
+    beside_a_client(Limits::default(), |world| {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut peer = Peer::begin(&world.socket());
+        for _ in 0..300 {
+            let mut bytes: Vec<u8> = (0..rng.usize(..60)).map(|_| rng.u8(..)).collect();
+            if rng.bool() {
+                bytes = damaged(&mut rng, &peer);
+            }
+            let _ = peer.socket.write_all(&bytes);
+            if rng.u8(..) < 30 || peer.socket.write_all(&[]).is_err() {
+                drop(peer);
+                peer = Peer::begin(&world.socket());
+            }
+        }
+    });
+}
+
+/// A message with some bytes changed, and with its own length.
+fn damaged(rng: &mut fastrand::Rng, peer: &Peer) -> Vec<u8> {
+    let mut batch = Batch::default();
+    batch.push(&operation(mkdir(b"hostile")));
+    let bytes = Bytes::new(batch.bytes());
+    let epoch = peer.epoch;
+    let request = Request::Batch { epoch, bytes };
+    let mut frame = encode(&Up::Ask { number: 1, request }).unwrap();
+    for _ in 0..rng.usize(1..4) {
+        let at = rng.usize(4..frame.len());
+        frame[at] = rng.u8(..);
+    }
+    frame
+}
+
+fn floods() {
+    let limits = Limits {
+        answer_bytes: 1 << 20,
+        ..Limits::default()
+    };
+    beside_a_client(limits, |world| {
+        let mut peer = Peer::begin(&world.socket());
+        let request = Request::Call(Bytes::new(b"nonsense, which needs an answer"));
+        let frame = encode(&Up::Ask { number: 0, request }).unwrap();
+        let many = frame.repeat(1000);
+        // The service closes the connection when too many answers wait.
+        let limit = 10_000;
+        let ended = (0..limit).find(|_| peer.socket.write_all(&many).is_err());
+        assert!(ended.is_some(), "{limit} thousand requests were taken");
+    });
+}
+
+fn torn() {
+    let limits = Limits {
+        lease: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let world = World::new();
+    let service = world.serve(limits);
+    for bytes in [&[1][..], &[100, 0, 0, 0, 7]] {
+        let mut peer = Peer::new(&world.socket()).unwrap();
+        peer.socket.write_all(bytes).unwrap();
+        let Some(Down::Bye(why)) = peer.next() else {
+            panic!("the connection goes on");
+        };
+        assert!(why.contains("did not arrive"), "{why}");
+        assert_eq!(peer.next(), None);
+    }
+    // A connection that has sent nothing stays.
+    let mut idle = Peer::new(&world.socket()).unwrap();
+    std::thread::sleep(2 * limits.lease);
+    idle.lock(Ask::Begin);
+    assert!(matches!(idle.told().tell, Tell::Begun { .. }));
+    let mut long = UnixStream::connect(world.socket()).unwrap();
+    long.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    assert!(long.read_to_end(&mut Vec::new()).is_ok());
+    service.stop();
+    world.check();
+}
+
+fn batches() {
+    beside_a_client(Limits::default(), |world| {
+        let root = world.root;
+        let mut peer = Peer::begin(&world.socket());
+        let all = [operation(mkdir(b"hostile"))];
+        let answers = peer.ship(peer.epoch, &all).unwrap();
+        assert_eq!(
+            (answers.count, answers.refused.len()),
+            (1, 1),
+            "{answers:?}"
+        );
+        // An intent, and a lock for reading, are not enough.
+        let explicit = Mode::explicit(Access::Exclusive);
+        let intent = Mode::intent(Access::Exclusive);
+        for mode in [intent, Mode::tree(Access::Shared), explicit] {
+            let mut peer = Peer::begin(&world.socket());
+            peer.request(root, mode);
+            let answers = peer.ship(peer.epoch, &all).unwrap();
+            assert_eq!(answers.refused.len(), 1, "{mode}: {answers:?}");
+            let why = &answers.refused[0].why;
+            assert!(why.contains("locked"), "{why}");
+        }
+        peer.request(root, explicit.join(intent));
+        for epoch in [Epoch(0), Epoch(peer.epoch.0 + 1), Epoch(u64::MAX)] {
+            let refused = peer.ship(epoch, &all).unwrap_err();
+            assert!(refused.contains("the session has ended"), "{refused}");
+        }
+        let repeated = peer.ask_as(
+            1,
+            Request::Reserve {
+                pages: 1,
+                headers: 0,
+            },
+        );
+        assert!(repeated.unwrap_err().contains("repeats"));
+        let foreign = ObjectId::from_bits(root + (1 << 20)).unwrap();
+        let at = Name::new(Ino::ROOT, b"foreign").into();
+        let node = (&NewNode::directory(0o755)).into();
+        let object = Some(foreign);
+        let chosen = [operation(Op::Make { at, node, object })];
+        assert_eq!(peer.ship(peer.epoch, &chosen).unwrap().refused.len(), 1);
+        drop(peer);
+        let client = world.client();
+        for name in ["hostile", "foreign"] {
+            let found = client.lookup(&Ctx::root(), Ino::ROOT, name.as_bytes());
+            assert_eq!(found, Err(Errno::NOENT));
+        }
+    });
+}
+
+fn connections() {
+    let limits = Limits {
+        per_user: 3,
+        locks_per_client: 100,
+        ..Limits::default()
+    };
+    beside_a_client(limits, |world| {
+        let mut peers: Vec<_> = (0..2).map(|_| Peer::begin(&world.socket())).collect();
+        let refused = Peer::new(&world.socket()).err().unwrap();
+        assert!(refused.contains("3 connections"), "{refused}");
+        let peer = &mut peers[0];
+        for lock in 0..101 {
+            peer.lock(Ask::Request {
+                lock: LockId(lock),
+                mode: Mode::explicit(Access::Shared),
+                age: Age::default(),
+                uses: Vec::new(),
+            });
+            let told = peer.told().tell;
+            let is_refused = matches!(told, Tell::Refused { .. });
+            assert_eq!(is_refused, lock == 100, "{told:?}");
+        }
+    });
+}
+
+fn reserves() {
+    let limits = Limits {
+        reserve: 50,
+        ..Limits::default()
+    };
+    beside_a_client(limits, |world| {
+        let free = |peer: &mut Peer| peer.space().blocks_free;
+        let mut good = Peer::begin(&world.socket());
+        let before = free(&mut good);
+        let mut peer = Peer::begin(&world.socket());
+        let mut counts = (0, 0);
+        for _ in 0..5 {
+            let (pages, headers) = (u32::MAX, u32::MAX);
+            let reply = peer.ask(Request::Reserve { pages, headers }).unwrap();
+            let reserve: aerie_objects::Reserve = aerie_proto::ops::decode(&reply).unwrap();
+            counts.0 += reserve.pages().count();
+            counts.1 += reserve.objects(aerie_objects::Kind::MFile).count();
+        }
+        assert_eq!(counts, (50, 50));
+        assert!(free(&mut good) <= before - 50);
+        drop(peer);
+        while free(&mut good) < before {
+            std::thread::yield_now();
+        }
+    });
+}
