@@ -1,5 +1,7 @@
 //! PXFS for commands, benchmarks and the explorer's command line.
 
+use crate::facts::{NAME, about, probe, uuid};
+use crate::service::{self, ServeArgs};
 use aerie_objects::layout::{MAGIC, MIN_PAGES, VERSION};
 use aerie_objects::{PAGE, Superblock};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -7,7 +9,7 @@ use engine::memory::{MapArgs, Region, at_start, open_read_only};
 use engine::{
     Checked, Engine, Error, Explored, Identity, Image, Info, Interposer, Magic, Marks,
     MountRequest, Opened, Prepared, Replayed, Result, Scratch, ScratchKind, ScratchOptions,
-    Selection, Verb, size,
+    Selection, Service, ServiceRequest, Verb, size,
 };
 use medium::{EffectiveDurability, MapOptions, MappedPmem, Overlay, Pmem};
 use pxfs::{MkfsOptions, Pxfs, PxfsSystem, guarantees};
@@ -20,8 +22,6 @@ use vfs::{Atime, Clock, FileSystem, Guarantees, ReadOnly, SystemClock};
 /// The engine.
 pub struct PxfsEngine;
 
-/// Its name.
-const NAME: &str = "pxfs";
 const NO_MEDIUM: &str = "file system without a medium";
 
 /// Options of `mount`.
@@ -56,6 +56,7 @@ impl Engine for PxfsEngine {
         let command = Command::new(self.name());
         match verb {
             Verb::Mount => MountArgs::augment_args(command),
+            Verb::Serve => ServeArgs::augment_args(command),
             Verb::Mkfs | Verb::Fsck | Verb::CrashTest | Verb::Graph => command,
         }
     }
@@ -89,6 +90,9 @@ impl Engine for PxfsEngine {
         options: &ArgMatches,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
+        if service::is_socket(&request.image.path) {
+            return service::mount(request);
+        }
         let args = MountArgs::from_arg_matches(options).map_err(Error::new)?;
         let path = at_start(NAME, &request.image)?.to_owned();
         let memory = args.map.map(&path, request.read_only)?;
@@ -121,6 +125,17 @@ impl Engine for PxfsEngine {
                 })
             }),
         })
+    }
+
+    fn has_service(&self) -> bool {
+        true
+    }
+
+    fn serve(&self, request: &ServiceRequest, options: &ArgMatches) -> Result<Service> {
+        service::serve(
+            request,
+            &ServeArgs::from_arg_matches(options).map_err(Error::new)?,
+        )
     }
 
     fn check(&self, image: &Image, repair: bool, _options: &ArgMatches) -> Result<Checked> {
@@ -234,10 +249,6 @@ fn writable<P: Pmem + 'static>(memory: P, clock: Arc<dyn Clock>, atime: Atime) -
     Ok(Arc::new(Pxfs::open(Arc::new(memory), clock, atime)?))
 }
 
-fn probe(path: &Path, memory: &MappedPmem) -> Result<Superblock> {
-    Superblock::load(memory).map_err(|e| Error::about(path, e))
-}
-
 /// A damaged store has the magic number. Without it, the file is not a store.
 fn must_be_store<P: Pmem>(path: &Path, memory: &P) -> Result<()> {
     match memory.load(0) {
@@ -248,25 +259,6 @@ fn must_be_store<P: Pmem>(path: &Path, memory: &P) -> Result<()> {
         )),
         Err(error) => Err(Error::about(path, error)),
     }
-}
-
-fn uuid(superblock: &Superblock) -> String {
-    engine::uuid(&superblock.uuid.to_le_bytes())
-}
-
-/// The facts that `info` shows both of an image and of a mount.
-fn about(superblock: &Superblock) -> Map<String, Value> {
-    let about = [
-        ("type", json!(NAME)),
-        ("version", json!(VERSION)),
-        ("uuid", json!(uuid(superblock))),
-        ("size_bytes", json!(superblock.bytes)),
-        ("block_bytes", json!(PAGE)),
-        ("blocks", json!(superblock.bytes / PAGE)),
-        ("log_bytes", json!(superblock.log_bytes)),
-    ];
-    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
-    about.map(named).into_iter().collect()
 }
 
 /// Describes an image. `inside` holds what needs a mount, or the reason why it is missing.

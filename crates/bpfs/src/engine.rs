@@ -92,7 +92,7 @@ impl Engine for BpfsEngine {
             Verb::Mkfs => MkfsArgs::augment_args(command),
             Verb::Mount => MountArgs::augment_args(command),
             Verb::CrashTest => ExploreArgs::augment_args(command),
-            Verb::Fsck | Verb::Graph => command,
+            Verb::Fsck | Verb::Graph | Verb::Serve => command,
         }
     }
 

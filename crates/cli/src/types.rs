@@ -6,6 +6,7 @@ use engine::options::{self, Given};
 use engine::{Engine, Verb};
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -26,6 +27,19 @@ pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, 
     }
 }
 
+fn is_socket(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// The engine whose service has the socket.
+fn of_socket(path: &Path) -> Result<&'static dyn Engine, Failure> {
+    let found = engines::all().iter().find(|engine| engine.has_service());
+    found
+        .copied()
+        .ok_or_else(|| Failure::about(path, "it is a socket"))
+}
+
 /// The value of `-t`: an engine, or `selvedge`.
 #[derive(Clone, Copy)]
 pub(crate) enum Type {
@@ -43,6 +57,7 @@ impl Type {
     pub(crate) fn engine(self, path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
         match self {
             Self::One(engine) => Ok(engine),
+            Self::Any if is_socket(path) => of_socket(path),
             Self::Any => of_image(path, offset),
         }
     }
@@ -105,6 +120,13 @@ pub(crate) enum OfCrashTest {}
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OfGraph {}
 
+/// Options of `serve`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OfServe {}
+
+impl Of for OfServe {
+    const VERB: Verb = Verb::Serve;
+}
 impl Of for OfGraph {
     const VERB: Verb = Verb::Graph;
 }

@@ -61,7 +61,7 @@ impl Engine for ToyEngine {
                 let fur = Arg::new("fur").long("fur").value_name("COLOUR");
                 command.arg(fur.help("Colour of the fur"))
             }
-            Verb::Fsck | Verb::CrashTest | Verb::Graph => command,
+            Verb::Fsck | Verb::CrashTest | Verb::Graph | Verb::Serve => command,
         }
     }
 

@@ -68,7 +68,7 @@ pub use error::{Error, Result};
 pub use magic::Magic;
 pub use request::{
     Checked, Close, Draw, Graph, Identity, Image, Info, Interposer, Marks, MountRequest, Opened,
-    Prepared, Replayed, Selection, Stats,
+    Prepared, Replayed, Selection, Service, ServiceRequest, Stats,
 };
 pub use scratch::{Scratch, ScratchKind, ScratchOptions};
 
@@ -92,6 +92,8 @@ pub enum Verb {
     CrashTest,
     /// `graph`.
     Graph,
+    /// `serve`.
+    Serve,
 }
 
 /// A kind of file system.
@@ -155,6 +157,21 @@ pub trait Engine: Sync {
         options: &ArgMatches,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared>;
+
+    /// Whether programs can use its images through a [service](Self::serve). A mount of such an engine
+    /// also takes the socket of a service in the place of an image.
+    fn has_service(&self) -> bool {
+        false
+    }
+
+    /// Starts a service on an image, in threads of this process.
+    ///
+    /// # Errors
+    /// A fault of the image, the socket or the options.
+    fn serve(&self, request: &ServiceRequest, options: &ArgMatches) -> Result<Service> {
+        let _ = (request, options);
+        Err(self.lacks("service for programs"))
+    }
 
     /// Runs the format's checker. With `repair`, replays a journal, clears marks, and may reclaim
     /// leaks first.

@@ -134,6 +134,25 @@ pub type Close = Box<dyn FnOnce() -> std::result::Result<(), String>>;
 /// The type of [`Opened::draw`].
 pub type Draw = Box<dyn Fn() -> String + Send>;
 
+/// A service that is to be started for other programs.
+#[derive(Debug, Clone)]
+pub struct ServiceRequest {
+    /// The image.
+    pub image: Image,
+    /// The socket at which programs connect.
+    pub socket: PathBuf,
+}
+
+/// A running service.
+pub struct Service {
+    /// Facts about it, for programs.
+    pub about: Map<String, Value>,
+    /// Lines that are printed when it is ready.
+    pub notes: Vec<String>,
+    /// Ends it in good order.
+    pub stop: Close,
+}
+
 /// The result of a check.
 pub struct Checked {
     /// The journal that was replayed before the check.

@@ -99,6 +99,7 @@ mod tests {
                 Verb::Fsck,
                 Verb::CrashTest,
                 Verb::Graph,
+                Verb::Serve,
             ] {
                 engine.options(verb).debug_assert();
                 for arg in engine.options(verb).get_arguments() {

@@ -164,6 +164,7 @@ impl Engine for Ext2Engine {
             Verb::Fsck => FsckArgs::augment_args(command),
             Verb::CrashTest => ExploreArgs::augment_args(command),
             Verb::Graph => GraphArgs::augment_args(command),
+            Verb::Serve => command,
         }
     }
 

@@ -89,7 +89,7 @@ impl Engine for SoupEngine {
         match verb {
             Verb::Mount => MountArgs::augment_args(command),
             Verb::CrashTest => ExploreArgs::augment_args(command),
-            Verb::Mkfs | Verb::Fsck | Verb::Graph => command,
+            Verb::Mkfs | Verb::Fsck | Verb::Graph | Verb::Serve => command,
         }
     }
 

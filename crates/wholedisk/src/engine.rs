@@ -40,7 +40,7 @@ impl Engine for WholeDiskEngine {
         let command = Command::new(self.name());
         match verb {
             Verb::Mount => MountArgs::augment_args(command),
-            Verb::Mkfs | Verb::Fsck | Verb::CrashTest | Verb::Graph => command,
+            Verb::Mkfs | Verb::Fsck | Verb::CrashTest | Verb::Graph | Verb::Serve => command,
         }
     }
 

@@ -43,7 +43,7 @@ impl World {
         create_file(world.image(), IMAGE, Reserve::Sparse).unwrap();
         world.set_mode(0o600);
         let memory = world.memory(false);
-        pxfs::mkfs(&memory, 7).unwrap();
+        pxfs::mkfs(&memory, &pxfs::MkfsOptions::default()).unwrap();
         let superblock = aerie_objects::Superblock::load(&*memory).unwrap();
         world.root = superblock.root.to_bits();
         world

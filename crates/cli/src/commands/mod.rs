@@ -16,6 +16,7 @@ pub(crate) mod mount;
 pub(crate) mod order;
 pub(crate) mod pg;
 pub(crate) mod reference;
+pub(crate) mod serve;
 pub(crate) mod stack;
 pub(crate) mod stats;
 pub(crate) mod sync;

@@ -1,0 +1,118 @@
+//! The service of an image, and mounts of its clients.
+
+use crate::facts::{NAME, about, probe};
+use aerie_client::Client;
+use aerie_server::Limits;
+use clap::Args;
+use engine::memory::{MapArgs, Region, at_start};
+use engine::{Error, MountRequest, Opened, Prepared, Result, Service, ServiceRequest};
+use medium::{EffectiveDurability, Pmem};
+use pxfs::Pxfs;
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use vfs::{Atime, FileSystem, ReadOnly, SystemClock};
+
+/// Options of `serve`.
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// Seconds after which the locks of a client that does not answer are given to others
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    lease: u64,
+    #[command(flatten)]
+    map: MapArgs,
+}
+
+/// Starts the service of an image.
+pub(crate) fn serve(request: &ServiceRequest, args: &ServeArgs) -> Result<Service> {
+    let path = at_start(NAME, &request.image)?;
+    let memory = args.map.map(path, false)?;
+    let effective = memory.durability();
+    let mut facts = about(&probe(path, &memory)?);
+    let (region, note) = args.map.region(memory, None)?;
+    let limits = Limits {
+        lease: Duration::from_secs(args.lease),
+        ..Limits::default()
+    };
+    let serving = match region {
+        Region::Plain(memory) => start(*memory, path, &request.socket, limits),
+        Region::Wrapped(memory) => start(memory, path, &request.socket, limits),
+    }?;
+    let socket = serving.socket().display();
+    let mut notes = vec![
+        format!("{} is served at {socket}", path.display()),
+        format!("durability: {effective}: {}", effective.describe()),
+    ];
+    notes.extend(note);
+    facts.insert("socket".into(), json!(serving.socket()));
+    facts.insert("lease_seconds".into(), json!(args.lease));
+    facts.insert("durability".into(), json!(effective.to_string()));
+    Ok(Service {
+        about: facts,
+        notes,
+        stop: Box::new(move || {
+            serving.stop();
+            Ok(())
+        }),
+    })
+}
+
+fn start<P: Pmem + 'static>(
+    memory: P,
+    path: &Path,
+    socket: &Path,
+    limits: Limits,
+) -> Result<aerie_server::Serving> {
+    let image = File::options().read(true).write(true).open(path);
+    let image = image.map_err(|e| Error::about(path, e))?;
+    let fs = Pxfs::open(Arc::new(memory), Arc::new(SystemClock), Atime::Never);
+    let fs = fs.map_err(|e| Error::about(path, e))?;
+    aerie_server::serve(fs, &image, socket, limits).map_err(|e| Error::about(socket, e))
+}
+
+/// Whether this is the socket of a service, in the place of an image.
+pub(crate) fn is_socket(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// A mount of a client. Others can change the file system meanwhile.
+pub(crate) fn mount(request: &MountRequest) -> Result<Prepared> {
+    request.without_sync(NAME)?;
+    let path = request.image.path.clone();
+    let read_only = request.read_only;
+    let client = Client::connect(&path, &aerie_client::Options::default());
+    let client = client.map_err(|e| Error::about(&path, e))?;
+    Ok(Prepared {
+        source: path.display().to_string(),
+        draws: false,
+        shared: true,
+        open: Box::new(move || Ok(opened(client, read_only, &path))),
+    })
+}
+
+fn opened(client: Client, read_only: bool, path: &Path) -> Opened {
+    let notes = vec![
+        "type: pxfs, a client of a service".to_owned(),
+        "durability: changes are durable after an fsync, or 1 s".to_owned(),
+    ];
+    let facts = [("type", json!(NAME)), ("socket", json!(path))];
+    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
+    let fs: Arc<dyn FileSystem> = match read_only {
+        true => Arc::new(ReadOnly(client)),
+        false => Arc::new(client),
+    };
+    let served = Arc::clone(&fs);
+    Opened {
+        fs,
+        durability: None::<EffectiveDurability>,
+        about: facts.into_iter().map(named).collect::<Map<_, _>>(),
+        stats: None,
+        notes,
+        close: Box::new(move || served.sync().map_err(|errno| errno.to_string())),
+        draw: None,
+    }
+}
