@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("calls_in_turns_have_the_results_of_one_client", in_turns),
     ("calls_at_a_time_have_the_results_of_some_order", some_order),
     (
-        "clients_in_their_own_directories_keep_their_locks",
+        "clients_change_their_own_directories_at_a_time",
         own_directories,
     ),
 ];
@@ -81,7 +81,7 @@ fn other(world: &World) {
 
 /// One call at a time, each of a client that is drawn.
 fn in_turns() {
-    for seed in 0..bound(20, 400) {
+    for seed in 0..bound(10, 400) {
         let world = World::new();
         let service = world.serve(Limits::default());
         let clients = [world.lazy_client(), world.lazy_client()];
@@ -135,7 +135,7 @@ fn some_order() {
         run_op(&model, &mut State::default(), op).unwrap();
     }
     let mut model = model;
-    for seed in 0..bound(60, 2000) {
+    for seed in 0..bound(40, 2000) {
         let script = |n: u64| by_path(&generate::random(seed * 2 + n, 40), CALLS);
         let scripts: Scripts = [0, 1].map(script);
         let results = at_a_time(&clients, &scripts);
