@@ -112,7 +112,7 @@ impl World {
     /// Checks the image, which nobody serves. Returns the number of free pages.
     pub(crate) fn check(&self) -> u64 {
         let memory = self.memory(true);
-        let report = aerie_objects::check(&*memory);
+        let report = pxfs::check(&memory);
         assert!(report.findings.is_empty(), "{:#?}", report.findings);
         aerie_objects::free_pages(&*memory).unwrap()
     }
