@@ -334,6 +334,12 @@ impl View {
         Ok(())
     }
 
+    /// Keeps the chain of a hash whole while the medium's is split, since the parts have neither new
+    /// names nor removals that are not persistent.
+    pub(crate) fn keep_chain<P: Pmem>(&mut self, space: &Space<P>, hash: Hash) -> Res<()> {
+        self.slot_mut(space, hash).map(drop)
+    }
+
     /// Visits the dentries from a hash on, in the order of hashes, until `visit` returns false.
     pub(crate) fn list<P: Pmem>(
         &self,

@@ -87,6 +87,34 @@ fn names_come_and_go() {
     churn(1, 20_000, 3000);
 }
 
+/// An fsync of one name may split the chain of others on the medium, whose changes are not persistent.
+#[test]
+fn a_chain_that_an_fsync_splits_keeps_the_other_changes() {
+    for seed in 0..50 {
+        let pm = Arc::new(MemoryPmem::new(1 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        let name = |n: u32| format!("{seed} {n}").into_bytes();
+        let make = |n| {
+            let made = fs.create(&cx, root, &name(n), 0o644).unwrap();
+            fs.forget(made.ino, 1);
+            made.ino
+        };
+        // As many names as a chain has before it is split.
+        (0..12).map(make).for_each(drop);
+        fs.sync().unwrap();
+        fs.unlink(&cx, root, &name(0)).unwrap();
+        make(12);
+        fs.fsync(&cx, make(13), false).unwrap();
+        let wanted: BTreeSet<_> = (1..14).map(name).collect();
+        assert_eq!(names(&fs, root), wanted, "seed {seed}");
+        fs.sync().unwrap();
+        assert_eq!(names(&fs, root), wanted, "seed {seed}, synced");
+        assert!(check(&*pm).is_clean());
+    }
+}
+
 /// Each name of a directory is found, while no call has a reference to the directory.
 fn assert_found(fs: &dyn FileSystem, dir: &[u8], wanted: &[String]) {
     let cx = Ctx::root();

@@ -347,17 +347,16 @@ impl<P: Pmem> Round<'_, P> {
         let core = self.core;
         let space = &core.space;
         let slots = self.dirs.iter().flat_map(|dir| {
-            let first = Line(dir.node.ino.0).word(inode::ROOT);
-            dir.touched
-                .values()
-                .map(move |(hash, depth)| (first, *hash, *depth))
+            let touched = dir.touched.values();
+            touched.map(move |(hash, depth)| (dir, *hash, *depth))
         });
         let slots: Vec<_> = slots.collect();
         let rule = Some(Rule::NullifyBeforeReuse);
         let splits = core.share(&slots, rule, |slots| {
             let mut splits = Vec::new();
-            for (first, hash, depth) in slots {
-                let chain = Chain::read(space, *first, *hash)?;
+            for (dir, hash, depth) in slots {
+                let first = Line(dir.node.ino.0).word(inode::ROOT);
+                let chain = Chain::read(space, first, *hash)?;
                 if chain.entries.len() <= CHAIN_MAX || *depth == MAX_DEPTH {
                     continue;
                 }
@@ -365,6 +364,7 @@ impl<P: Pmem> Round<'_, P> {
                     continue;
                 };
                 chain.fill(space, table);
+                dir.node.state.write().view.keep_chain(space, *hash)?;
                 space.flush_page(table);
                 core.alloc.mark_page(space, table)?;
                 splits.push((chain.slot, table));
