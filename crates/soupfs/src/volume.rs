@@ -26,6 +26,8 @@ use std::sync::Arc;
 use vfs::{Atime, Clock, Errno, Ino};
 
 const SHARDS: u64 = 1024;
+/// Room for nodes in a shard that stays when they are gone.
+const SMALL: usize = 32;
 /// Generations that a thread takes at a time.
 const GENERATIONS: u32 = 64;
 /// Most nodes in memory that nobody has a reference to, and nobody changes.
@@ -301,6 +303,11 @@ impl<P: Pmem> Volume<P> {
             .is_some_and(|own| Arc::ptr_eq(own, node));
         if is_own && may_go() {
             shard.remove(&node.ino.0);
+            // The tables of all shards fit into the caches again when a round has let go of many nodes.
+            if shard.capacity() > SMALL && shard.len() < shard.capacity() / 8 {
+                let least = 2 * shard.len();
+                shard.shrink_to(least);
+            }
         }
     }
 
