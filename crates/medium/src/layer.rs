@@ -58,6 +58,12 @@ pub trait PmemLayer: Send + Sync {
     fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         self.below().fence(rule)
     }
+
+    /// See [`Pmem::prefetch`].
+    #[inline]
+    fn prefetch(&self, off: u64) {
+        self.below().prefetch(off);
+    }
 }
 
 impl<L: PmemLayer> Pmem for L {
@@ -94,6 +100,11 @@ impl<L: PmemLayer> Pmem for L {
     #[inline]
     fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         PmemLayer::fence(self, rule)
+    }
+
+    #[inline]
+    fn prefetch(&self, off: u64) {
+        PmemLayer::prefetch(self, off);
     }
 }
 
@@ -146,5 +157,10 @@ impl<P: Pmem + ?Sized> Pmem for Arc<P> {
     #[inline]
     fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         (**self).fence(rule)
+    }
+
+    #[inline]
+    fn prefetch(&self, off: u64) {
+        (**self).prefetch(off);
     }
 }

@@ -178,6 +178,10 @@ pub trait Pmem: Send + Sync {
     /// its stores as durable.
     fn fence(&self, rule: Rule) -> Result<(), MediumError>;
 
+    /// Starts to bring the line at `off` into the caches of the processor. A hint: it reads nothing, and
+    /// ignores an offset outside of the region.
+    fn prefetch(&self, _off: u64) {}
+
     /// Whether the region has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0

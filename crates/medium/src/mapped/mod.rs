@@ -498,6 +498,11 @@ impl Pmem for MappedPmem {
     }
 
     #[inline]
+    fn prefetch(&self, off: u64) {
+        self.raw.prefetch(off);
+    }
+
+    #[inline]
     fn load(&self, off: u64) -> Result<u64, MediumError> {
         let word = self.raw.load(off)?;
         self.watch.check()?;
