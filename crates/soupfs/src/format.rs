@@ -161,7 +161,8 @@ impl Hash {
         (next >> HASH_BITS == 0).then_some(Self(next))
     }
 
-    fn tag(self) -> u64 {
+    /// The first bits, as a link repeats them.
+    pub(crate) fn tag(self) -> u64 {
         self.0 >> (HASH_BITS - TAG_BITS)
     }
 }
@@ -193,17 +194,27 @@ impl Link {
         (self.0 & TABLE_FLAG != 0).then_some(Page((self.0 & LINE_MASK) / LINES))
     }
 
+    /// The line of a dentry.
+    pub(crate) fn line(self) -> Line {
+        Line(self.0 & LINE_MASK)
+    }
+
+    /// The first bits of the dentry's hash.
+    pub(crate) fn tag(self) -> u64 {
+        self.0 >> TAG_SHIFT
+    }
+
     /// As [`in_chain`](Self::in_chain), unless the first bits of the dentry's hash are greater.
     pub(crate) fn in_chain_up_to(self, hash: Hash, depth: u32) -> Option<Line> {
-        let is_after = self.0 >> TAG_SHIFT > hash.tag();
+        let is_after = self.tag() > hash.tag();
         self.in_chain(hash, depth).filter(|_| !is_after)
     }
 
     /// The dentry, if it belongs to the chain of `hash` below `depth` tables.
     pub fn in_chain(self, hash: Hash, depth: u32) -> Option<Line> {
         let rest = TAG_BITS - TABLE_BITS * depth;
-        let belongs = (self.0 >> TAG_SHIFT) >> rest == hash.tag() >> rest;
-        let line = Line(self.0 & LINE_MASK);
+        let belongs = self.tag() >> rest == hash.tag() >> rest;
+        let line = self.line();
         (line.0 != 0 && self.0 & TABLE_FLAG == 0 && belongs).then_some(line)
     }
 }

@@ -54,6 +54,11 @@ impl<P: Pmem> Volume<P> {
         node.found_in(dir.ino);
         // The directory may be below the inode only if it is that inode's parent: no cycle.
         let attr = node.state.read().attr(node.ino);
+        if state.view.wants_copy(&found) {
+            drop(state);
+            let mut state = dir.state.write();
+            state.view.copy(&self.space, found.entry.hash, found.read);
+        }
         Ok(attr)
     }
 
@@ -297,6 +302,7 @@ impl<P: Pmem> Volume<P> {
         }
         perm::may_search(cx, &parent.attr(dir.ino))?;
         let found = self.find(dir.ino, &parent, at.name)?.ok_or(Errno::NOENT)?;
+        found.prefetch(&self.space);
         let node = self.obtain(Ino(found.entry.ino))?;
         let mut state = node.state.write();
         let named = (&node, &mut *state);

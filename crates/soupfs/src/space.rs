@@ -239,6 +239,10 @@ impl<P: Pmem> Space<P> {
         }
     }
 
+    pub(crate) fn prefetch(&self, line: Line) {
+        self.pm.prefetch(line.addr());
+    }
+
     pub(crate) fn flush_line(&self, line: Line) {
         self.pm.flush(line.addr(), 64);
     }

@@ -6,6 +6,7 @@
 //!
 //! Guarantee: nothing here stores a consistent link. The caller holds the lock of the directory.
 
+use crate::copies::Copies;
 use crate::error::{Res, corrupt};
 use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH, Page};
 use crate::space::{Dentry, Space};
@@ -94,6 +95,9 @@ pub(crate) struct Found {
     pub entry: Dentry,
     /// The dentry before it in its chain.
     before: Option<Line>,
+    depth: u32,
+    /// Dentries of the chain that were read in vain.
+    pub read: usize,
 }
 
 /// The place of a new name in the latest view.
@@ -113,6 +117,42 @@ pub(crate) struct View {
     /// Address of the first slot; `None` while the inode is not on the medium.
     pub slot: Option<u64>,
     latest: Option<Box<Latest>>,
+    copies: Copies,
+}
+
+/// A dentry of a chain in the latest view, which a search has reached.
+struct At<'v> {
+    link: Link,
+    depth: u32,
+    /// The links after it, if the chain has a copy.
+    copy: Option<&'v [Link]>,
+}
+
+impl Found {
+    /// Fetches what a removal changes.
+    pub(crate) fn prefetch<P: Pmem>(&self, space: &Space<P>) {
+        self.before.iter().for_each(|line| space.prefetch(*line));
+    }
+}
+
+impl At<'_> {
+    /// The dentry, unless its hash is greater.
+    fn up_to(&self, hash: Hash) -> Option<Line> {
+        self.link.in_chain_up_to(hash, self.depth)
+    }
+
+    /// Whether the hash of the dentry is a smaller one, by the link in the copy.
+    fn is_skipped(&self, hash: Hash) -> bool {
+        self.copy.is_some() && self.link.tag() != hash.tag()
+    }
+
+    fn go_on<P: Pmem>(&mut self, space: &Space<P>, line: Line) -> Res<()> {
+        self.link = match &mut self.copy {
+            Some(links) => links.split_off_first().map_or(Link::NONE, |link| *link),
+            None => space.latest_next(line)?,
+        };
+        Ok(())
+    }
 }
 
 /// The link in a slot on the medium. Without a slot there is nothing.
@@ -140,7 +180,10 @@ fn below<P: Pmem>(
 impl View {
     /// The view of a directory on the medium. `slot`: the address of its first slot.
     pub(crate) fn stored(slot: Option<u64>) -> Self {
-        Self { slot, latest: None }
+        Self {
+            slot,
+            ..Self::default()
+        }
     }
 
     /// Whether some slots differ from those on the medium, or are about to.
@@ -224,56 +267,117 @@ impl View {
         hash: Hash,
         name: &[u8],
     ) -> Res<Option<Found>> {
-        let (mut link, depth) = self.head(space, hash)?;
-        let (mut before, mut order) = (None, Order::default());
-        while let Some(line) = link.in_chain_up_to(hash, depth) {
-            let entry = space.dentry(line)?;
-            order.follow(&entry)?;
-            if entry.hash == hash && space.is_named(&entry, name)? {
-                return Ok(Some(Found { entry, before }));
-            }
-            if entry.hash > hash {
-                break;
+        let mut at = self.first(space, hash)?;
+        let (mut before, mut read, mut order) = (None, 0, Order::default());
+        while let Some(line) = at.up_to(hash) {
+            if !at.is_skipped(hash) {
+                if at.link.tag() == hash.tag() {
+                    // Most inodes are made with their dentries, in the line before.
+                    space.prefetch(Line(line.0 - 1));
+                }
+                let entry = space.dentry(line)?;
+                order.follow(&entry)?;
+                if entry.hash == hash && space.is_named(&entry, name)? {
+                    return Ok(Some(Found {
+                        entry,
+                        before,
+                        depth: at.depth,
+                        read,
+                    }));
+                }
+                if entry.hash > hash {
+                    break;
+                }
+                read += 1;
             }
             before = Some(line);
+            at.go_on(space, line)?;
+        }
+        // A new name changes its link.
+        before.iter().for_each(|line| space.prefetch(*line));
+        Ok(None)
+    }
+
+    /// The first dentry of the chain of a hash.
+    fn first<P: Pmem>(&self, space: &Space<P>, hash: Hash) -> Res<At<'_>> {
+        let (link, depth) = self.head(space, hash)?;
+        let copy = self.copies.get(hash, depth);
+        debug_assert!(
+            self.is_copy(space, hash, copy),
+            "the copy of a chain differs from it"
+        );
+        // The slot has the first link, and is more often in a cache than the copy.
+        let copy = copy.map(|links| links.get(1..).unwrap_or_default());
+        Ok(At { link, depth, copy })
+    }
+
+    /// Whether a copy has the links of the chain of a hash, as far as it can be read.
+    fn is_copy<P: Pmem>(&self, space: &Space<P>, hash: Hash, copy: Option<&[Link]>) -> bool {
+        let chain = copy.and_then(|_| self.links(space, hash).ok());
+        chain.is_none_or(|(links, _)| copy == Some(&links))
+    }
+
+    /// The links of the chain of a hash, and the number of tables above it.
+    fn links<P: Pmem>(&self, space: &Space<P>, hash: Hash) -> Res<(Vec<Link>, u32)> {
+        let (mut link, depth) = self.head(space, hash)?;
+        let mut links: Vec<Link> = Vec::new();
+        let mut order = Order::default();
+        while let Some(line) = link.in_chain(hash, depth) {
+            order.follow(&space.dentry(line)?)?;
+            links.push(link);
             link = space.latest_next(line)?;
         }
-        Ok(None)
+        Ok((links, depth))
+    }
+
+    /// Whether the chain of what was found should be copied.
+    pub(crate) fn wants_copy(&self, found: &Found) -> bool {
+        self.copies.wants(found.entry.hash, found.depth, found.read)
+    }
+
+    /// Copies the chain of a hash, of which a search has read this many dentries in vain, if that is
+    /// worth it. A damaged chain gets no copy.
+    pub(crate) fn copy<P: Pmem>(&mut self, space: &Space<P>, hash: Hash, read: usize) {
+        if let Ok((links, depth)) = self.links(space, hash)
+            && self.copies.wants(hash, depth, read)
+        {
+            self.copies.set(hash, links.into_iter());
+        }
     }
 
     /// The place of a new dentry: after all with this hash, or a smaller one.
     pub(crate) fn place<P: Pmem>(&self, space: &Space<P>, hash: Hash) -> Res<Place> {
-        let (link, depth) = self.head(space, hash)?;
-        let mut place = Place {
-            before: None,
-            next: link,
-            depth,
-            len: 0,
-        };
-        let mut order = Order::default();
-        while let Some(line) = place.next.in_chain_up_to(hash, depth) {
-            let entry = space.dentry(line)?;
-            order.follow(&entry)?;
-            if entry.hash > hash {
-                break;
+        let mut at = self.first(space, hash)?;
+        let (mut before, mut len, mut order) = (None, 0, Order::default());
+        while let Some(line) = at.up_to(hash) {
+            if !at.is_skipped(hash) {
+                let entry = space.dentry(line)?;
+                order.follow(&entry)?;
+                if entry.hash > hash {
+                    break;
+                }
             }
-            place.len += 1;
-            (place.before, place.next) = (Some(line), space.latest_next(line)?);
+            len += 1;
+            before = Some(line);
+            at.go_on(space, line)?;
         }
+        let (next, depth) = (at.link, at.depth);
         // The rest is only counted. In large directories it is seldom in a cache.
-        let mut rest = place.next;
-        while let Some(line) = rest
-            .in_chain(hash, depth)
-            .filter(|_| place.len >= CHAIN_MAX / 2)
-        {
+        let is_long = |len| len >= CHAIN_MAX / 2;
+        while let Some(line) = at.link.in_chain(hash, depth).filter(|_| is_long(len)) {
             order.follow(&space.dentry(line)?)?;
-            place.len += 1;
-            rest = space.latest_next(line)?;
+            len += 1;
+            at.go_on(space, line)?;
         }
-        if place.next.in_chain(hash, depth).is_none() {
-            place.next = Link::NONE;
-        }
-        Ok(place)
+        Ok(Place {
+            before,
+            next: match next.in_chain(hash, depth) {
+                Some(_) => next,
+                None => Link::NONE,
+            },
+            depth,
+            len,
+        })
     }
 
     /// Puts a new dentry at its place. Its own link is set already.
@@ -284,16 +388,24 @@ impl View {
         line: Line,
         hash: Hash,
     ) -> Res<()> {
-        self.set_link(space, place.before, hash, Link::dentry(line, hash))?;
+        let link = Link::dentry(line, hash);
+        self.set_link(space, place.before, hash, link)?;
         if place.len >= CHAIN_MAX && place.depth < MAX_DEPTH {
-            self.split(space, hash)?;
+            return self.split(space, hash);
+        }
+        match self.copies.wants(hash, place.depth, place.len) {
+            true => self.copy(space, hash, place.len),
+            false => self.copies.insert(hash, place.before, link),
         }
         Ok(())
     }
 
     pub(crate) fn remove<P: Pmem>(&mut self, space: &Space<P>, found: &Found) -> Res<()> {
-        let next = space.latest_next(found.entry.line)?;
-        self.set_link(space, found.before, found.entry.hash, next)
+        let Dentry { line, hash, .. } = found.entry;
+        let next = space.latest_next(line)?;
+        self.set_link(space, found.before, hash, next)?;
+        self.copies.remove(hash, line);
+        Ok(())
     }
 
     fn set_link<P: Pmem>(

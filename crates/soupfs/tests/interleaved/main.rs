@@ -17,6 +17,8 @@ mod attrs;
 mod change;
 #[path = "../../src/check.rs"]
 mod check;
+#[path = "../../src/copies.rs"]
+mod copies;
 #[path = "../../src/data.rs"]
 mod data;
 #[path = "../../src/error.rs"]
