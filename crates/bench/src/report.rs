@@ -6,7 +6,7 @@ use crate::error::{Context, Result};
 use crate::machine::Machine;
 use crate::matrix::Matrix;
 use crate::table::Grid;
-use crate::{bytes, memory, micro, mounted, patches, scaling, scan};
+use crate::{bytes, memory, micro, mounted, patches, scaling, scan, soup, workloads};
 use serde::Serialize;
 use std::fmt::{Display, Write};
 use std::fs;
@@ -23,6 +23,10 @@ pub struct Options {
     pub micro: micro::Options,
     /// Several threads at once.
     pub scaling: scaling::Options,
+    /// SoupFS beside BPFS and tmpfs.
+    pub soup: soup::Options,
+    /// Servers and PostMark.
+    pub workloads: workloads::Options,
     /// A mount of a full file system.
     pub scan: scan::Options,
     /// The effect of the patch optimisations.
@@ -50,6 +54,8 @@ impl Default for Options {
                 ..micro::Options::default()
             },
             scaling: scaling::Options::default(),
+            soup: soup::Options::default(),
+            workloads: workloads::Options::default(),
             scan: scan::Options {
                 program: Some(mounted.program.clone()),
                 ..scan::Options::default()
@@ -84,6 +90,10 @@ pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)
     folder.micro(&micro::run(&options.micro)?)?;
     progress("several threads at once");
     folder.scaling(&scaling::run(&options.scaling)?)?;
+    progress("SoupFS beside BPFS");
+    folder.soup(&soup::run(&options.soup)?)?;
+    let tell = &mut |next: &str| progress(&format!("servers: {next}"));
+    folder.workloads(&workloads::run(&options.workloads, tell)?)?;
     progress("a mount of a full file system");
     folder.scan(&scan::run(&options.scan)?)?;
     progress("what the patch optimisations are worth");
@@ -133,6 +143,21 @@ impl Folder<'_> {
         self.write("scaling.svg", &scaling_chart(report).svg())?;
         let notes = with_goals(scaling::NOTES.into(), &report.goals());
         self.section("Several threads", &notes, &[report.grid()])
+    }
+
+    fn soup(&mut self, report: &soup::Report) -> Result<()> {
+        self.both("soup", report)?;
+        self.write("soup.svg", &report.chart().svg())?;
+        let goals: Vec<_> = report.goals.iter().map(ToString::to_string).collect();
+        let notes = with_goals(soup::NOTES.into(), &goals);
+        self.section("SoupFS beside BPFS", &notes, &[report.grid()])
+    }
+
+    fn workloads(&mut self, report: &workloads::Report) -> Result<()> {
+        self.both("workloads", report)?;
+        self.write("workloads.svg", &report.chart().svg())?;
+        let notes = with_goals(workloads::NOTES.into(), &report.missing());
+        self.section("Servers and PostMark", &notes, &[report.grid()])
     }
 
     fn scan(&mut self, report: &scan::Report) -> Result<()> {
@@ -328,6 +353,23 @@ mod tests {
                 rounds: 1,
                 ..scaling::Options::default()
             },
+            soup: soup::Options {
+                rounds: 1,
+                names: 20,
+                flush_ns: vec![0],
+                directories: [10, 20],
+                files: 20,
+                image_bytes: 64 << 20,
+                ..soup::Options::default()
+            },
+            workloads: workloads::Options {
+                types: vec![Engine::baseline()],
+                dirs: Vec::new(),
+                with_ext4: false,
+                workloads: vec![workloads::Workload::VarMail],
+                threads: Some(1),
+                ..workloads::Options::default().quick()
+            },
             scan: scan::Options {
                 image_bytes: 64 << 20,
                 files: 100,
@@ -364,12 +406,14 @@ mod tests {
             steps += u32::from(!next.contains(':'));
         })
         .unwrap();
-        assert_eq!(steps, 6);
+        assert_eq!(steps, 7);
         let read = |name: &str| fs::read_to_string(out.path().join("new").join(name)).unwrap();
         let names = [
             "bytes",
             "micro",
             "scaling",
+            "soup",
+            "workloads",
             "scan",
             "patches",
             "patches-scale",
@@ -389,6 +433,8 @@ mod tests {
             "Bytes written per call",
             "Single operations",
             "Several threads",
+            "SoupFS beside BPFS",
+            "Servers and PostMark",
             "Mount time and memory",
             "Patch optimisations",
             "Patches in a full cache",

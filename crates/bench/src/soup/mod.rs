@@ -11,9 +11,10 @@ mod goals;
 mod large;
 mod mount;
 
+use crate::chart::Chart;
 use crate::error::Result;
 use crate::machine::{Machine, Pinned};
-use crate::matrix::Cell;
+use crate::matrix::{Cell, Matrix};
 use crate::micro::Goal;
 use crate::micro::surface::{self, Directory};
 use crate::table::{self, Grid};
@@ -257,6 +258,14 @@ included, for a create and an unlink; \"kept\": with a sync between them. \"dela
 after each flushed line. \"in N\": in a directory of N names.";
 
 impl Report {
+    /// The calls that were timed one by one, on memory without delays.
+    pub(crate) fn chart(&self) -> Chart {
+        let rows = self.rows.iter();
+        let timed = rows.filter(|row| row.ns_p99.is_some() && row.flush_ns == 0);
+        let title = "Nanoseconds of a call, median (less is better)".into();
+        Matrix::of(timed).chart(title, |row| row.ns_median)
+    }
+
     /// A line for each call; for each target the median and the 99th percentile.
     pub(crate) fn grid(&self) -> Grid {
         let cells = |row: &Row| {

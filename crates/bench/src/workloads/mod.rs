@@ -13,9 +13,11 @@ mod filebench;
 mod files;
 mod target;
 
+use crate::chart::Chart;
 use crate::error::{Context, Error, Result};
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
+use crate::matrix::{Cell, Matrix};
 use crate::postmark;
 use crate::scaling::thread_counts;
 use crate::table::{self, Grid};
@@ -175,6 +177,16 @@ pub struct Row {
     pub unavailable: Option<String>,
 }
 
+impl Cell for Row {
+    fn column(&self) -> &str {
+        &self.target
+    }
+
+    fn line(&self) -> &str {
+        self.op
+    }
+}
+
 /// The figures of one run. As JSON, the rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -322,15 +334,23 @@ impl<'a> Measured<'a> {
 }
 
 /// Notes for readers of the table.
-const NOTES: &str = "\
+pub(crate) const NOTES: &str = "\
 Workloads after Filebench's, and PostMark. ops/s: operations of all threads together (PostMark:
 transactions). A pass has 11 operations of fileserver, 19 of webproxy, 13 of varmail (PostMark: one
 transaction). Engines in this process over flushed memory in /dev/shm; others by system calls. The
 servers of mounts flush nothing.";
 
 impl Report {
+    /// The rates of one thread on the targets that could be measured.
+    pub(crate) fn chart(&self) -> Chart {
+        let rows = self.rows.iter();
+        let measured = rows.filter(|row| row.threads == 1 && row.unavailable.is_none());
+        let title = "Operations per second of one thread (more is better)".into();
+        Matrix::of(measured).chart(title, |row| row.ops_per_second.unwrap_or_default())
+    }
+
     /// A line for each workload, target and number of threads.
-    fn grid(&self) -> Grid {
+    pub(crate) fn grid(&self) -> Grid {
         let microseconds = |ns: Option<f64>| table::figure(ns.map(|ns| ns / 1e3));
         let cells = |row: &Row| {
             vec![
@@ -357,7 +377,7 @@ impl Report {
     }
 
     /// The targets that could not be measured, each with its reason.
-    fn missing(&self) -> Vec<String> {
+    pub(crate) fn missing(&self) -> Vec<String> {
         let why = |row: &Row| Some(format!("{}: {}", row.target, row.unavailable.as_ref()?));
         let mut missing: Vec<_> = self.rows.iter().filter_map(why).collect();
         missing.sort();
