@@ -74,7 +74,7 @@ lint: need-build
 
 unit: need-build need-mount
 	@tools/need gcc:gcc g++:g++ strip:binutils sparse:sparse valgrind:valgrind python3:python3 e2fsck:e2fsprogs sfdisk:fdisk sgdisk:gdisk \
-	  /usr/include/sqlite3ext.h:libsqlite3-dev strace:strace
+	  /usr/include/sqlite3ext.h:libsqlite3-dev strace:strace git:git
 	@tools/unit-tests
 
 suites: need-build need-mount # each keeps a client and a server busy, by turns

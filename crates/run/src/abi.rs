@@ -1,0 +1,613 @@
+//! The way from a replaced `syscall` instruction into this library and back, for Linux on x86-64.
+//!
+//! Guarantees, to the code around a replaced instruction:
+//!
+//! 1. All registers except `rax`, `rcx`, `r11` and the flags keep their values, vector registers too.
+//! 2. Nothing below the stack pointer and above its red zone is changed. The handler runs on a stack of its
+//!    own, one for each thread, since some stacks of programs are small.
+//! 3. A call that needs no answer here costs a few nanoseconds: [`entry`] compares its descriptors with
+//!    [`FDS`] and its path with [`PREFIX`], and the kernel executes it where it stands. So calls that
+//!    return twice, or on another stack, work.
+//! 4. A call made while the thread is inside the handler goes to the kernel ([`Thread::inside`]).
+//!
+//! Thread-local storage is a block of static TLS, which assembler can address. The kernel's view of a bad
+//! path is kept: a fault while [`entry`] reads it makes the call go to the kernel (see `signals`).
+
+use std::arch::{global_asm, naked_asm};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// System calls that have a class.
+pub(crate) const CALLS: usize = 512;
+/// Descriptors of the store are below this number.
+pub(crate) const FD_LIMIT: usize = 1 << 16;
+/// Most bytes of the path of the mount point.
+pub(crate) const PREFIX_MAX: usize = 4096;
+/// Bytes of the stack of the handler.
+const STACK_BYTES: usize = 512 << 10;
+/// Room for the vector registers: 2432 bytes in the compact form.
+const AREA_BYTES: usize = 4096;
+/// The parts of the processor's state that compiled code may change: SSE, AVX and AVX-512.
+const STATE: u32 = 0xe6;
+
+/// Class of a call: the registers that decide whether it can be about the store.
+pub(crate) const PASS: u8 = 0;
+/// A descriptor in `rdi`.
+pub(crate) const FD: u8 = 1;
+/// Descriptors in `rdi` and `rsi`.
+pub(crate) const FD_AND_SECOND: u8 = 2;
+/// Descriptors in `rdi` and `rdx`.
+pub(crate) const FD_AND_THIRD: u8 = 3;
+/// A descriptor in `r8`.
+pub(crate) const FD_FIFTH: u8 = 4;
+/// A path in `rdi`.
+pub(crate) const PATH: u8 = 5;
+/// A directory in `rdi` and a path in `rsi`.
+pub(crate) const AT: u8 = 6;
+/// The handler decides.
+pub(crate) const ALWAYS: u8 = 7;
+/// The end of a thread: its stack is freed.
+pub(crate) const EXIT: u8 = 8;
+/// A call that makes a descriptor: of interest only inside the handler.
+pub(crate) const MAKES: u8 = 9;
+
+/// The class of each system call.
+pub(crate) static CLASSES: [AtomicU8; CALLS] = [const { AtomicU8::new(PASS) }; CALLS];
+/// For each descriptor its open file description in the store plus one, [`OWN`], or 0.
+pub(crate) static FDS: [AtomicU32; FD_LIMIT] = [const { AtomicU32::new(0) }; FD_LIMIT];
+/// The entry of a descriptor that belongs to this library.
+pub(crate) const OWN: u32 = u32::MAX;
+/// The path of the mount point, without a slash at its end, followed by 0.
+pub(crate) static PREFIX: [AtomicU8; PREFIX_MAX] = [const { AtomicU8::new(0) }; PREFIX_MAX];
+/// Whether the working directory is in the store.
+pub(crate) static CWD_INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// The addresses of the functions that get the program's calls, and those of this library.
+static HANDLE: AtomicUsize = AtomicUsize::new(0);
+static HANDLE_OWN: AtomicUsize = AtomicUsize::new(0);
+/// Whether the process has had a descriptor of the store.
+pub(crate) static HAS_FILES: AtomicU32 = AtomicU32::new(0);
+
+/// The state of a thread. A child of `vfork` has that of its parent, which waits.
+#[repr(C)]
+pub(crate) struct Thread {
+    /// Not 0 while the thread is in the handler.
+    pub(crate) inside: AtomicU32,
+    /// The signal that waits for the end of the handler, or 0.
+    pub(crate) pending: AtomicU32,
+    /// The end of the handler's stack, or 0.
+    stack: AtomicU64,
+    /// The descriptors of a child of `vfork`: an address of a table like [`FDS`], or 0.
+    pub(crate) fds: AtomicU64,
+    /// A table for children of `vfork`, or 0.
+    pub(crate) spare: AtomicU64,
+    /// The blocked signals before `pending` arrived.
+    pub(crate) mask: AtomicU64,
+    /// The memory for the environment of an `execve`, or 0.
+    pub(crate) environment: AtomicU64,
+    /// The id of the thread, or 0 if it is unknown yet.
+    pub(crate) id: AtomicU32,
+    /// The umask and the working directory of the parent of a child of `vfork`.
+    pub(crate) umask: AtomicU32,
+    pub(crate) cwd: AtomicU64,
+    /// The `siginfo_t` of the signal.
+    pub(crate) info: [AtomicU64; 16],
+}
+
+const INSIDE: usize = std::mem::offset_of!(Thread, inside);
+const PENDING: usize = std::mem::offset_of!(Thread, pending);
+const STACK: usize = std::mem::offset_of!(Thread, stack);
+const TABLE: usize = std::mem::offset_of!(Thread, fds);
+const MASK: usize = std::mem::offset_of!(Thread, mask);
+const INFO: usize = std::mem::offset_of!(Thread, info);
+
+global_asm!(
+    ".section .tbss, \"awT\", @nobits",
+    ".balign 16",
+    ".hidden selvedge_run_thread",
+    ".globl selvedge_run_thread",
+    ".type selvedge_run_thread, @object",
+    ".size selvedge_run_thread, {bytes}",
+    "selvedge_run_thread: .zero {bytes}",
+    ".text",
+    bytes = const size_of::<Thread>(),
+);
+
+/// The distance from the thread pointer to the block of [`Thread`].
+#[unsafe(naked)]
+extern "C" fn thread_offset() -> u64 {
+    naked_asm!(
+        "mov rax, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "ret"
+    )
+}
+
+#[unsafe(naked)]
+extern "C" fn thread_address() -> *const Thread {
+    naked_asm!(
+        "mov rax, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "add rax, qword ptr fs:[0]",
+        "ret"
+    )
+}
+
+/// The state of the calling thread. It must not be kept beyond the thread's end.
+pub(crate) fn thread() -> &'static Thread {
+    // SAFETY: the address is that of the thread's static TLS, zeroed at its start; all fields are atomics,
+    // for which all bits 0 is a valid value.
+    unsafe { &*thread_address() }
+}
+
+/// The state of a thread to be started, by its thread pointer.
+///
+/// # Safety
+/// `pointer` is the thread pointer of a thread that libc has prepared and that has not ended.
+pub(crate) unsafe fn thread_of(pointer: u64) -> &'static Thread {
+    // SAFETY: the block lies at the same distance from every thread pointer.
+    unsafe { &*((pointer.wrapping_add(thread_offset())) as *const Thread) }
+}
+
+/// The registers of a call.
+#[repr(C)]
+pub(crate) struct Frame {
+    /// `rax`: the number of the call; after it, its result.
+    pub(crate) rax: u64,
+    /// The arguments, in their order: `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
+    pub(crate) args: [u64; 6],
+    /// 1 if `rax` is the result, 0 if the kernel is to execute the call.
+    pub(crate) done: u64,
+}
+
+/// A function that gets calls.
+pub(crate) type Handler = extern "C" fn(&mut Frame);
+
+/// Sets the functions that get calls: those of the program, and those of this library.
+pub(crate) fn start(handle: Handler, handle_own: Handler) {
+    HANDLE.store(handle as usize, Relaxed);
+    HANDLE_OWN.store(handle_own as usize, Relaxed);
+}
+
+/// The code to which trampolines call. It returns with the carry flag set if `rax` has the result.
+#[allow(clippy::too_many_lines)] // one sequence of instructions
+#[unsafe(naked)]
+pub(crate) extern "C" fn entry() {
+    naked_asm!(
+        "cmp rax, {calls}",
+        "jae 9f",
+        "lea rcx, [rip + {classes}]",
+        "movzx ecx, byte ptr [rcx + rax]",
+        "test ecx, ecx",
+        "je 9f",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "cmp dword ptr fs:[r11 + {inside}], 0",
+        "jne {within}",
+        "cmp ecx, {always}",
+        "je {answer}",
+        "ja 70f",
+        // In a child of `vfork`, and until its parent has noticed that it is gone.
+        "cmp qword ptr fs:[r11 + {table}], 0",
+        "jne {answer}",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rbx",
+        "lea r11, [rip + {fds}]",
+        "cmp ecx, {path}",
+        "je 50f",
+        "cmp ecx, {at}",
+        "je 51f",
+        // Descriptors.
+        "mov ebx, edi",
+        "cmp ecx, {fifth}",
+        "cmove ebx, r8d",
+        "cmp ebx, {limit}",
+        "jae 20f",
+        "cmp dword ptr [r11 + rbx * 4], 0",
+        "jne 40f",
+        "20:",
+        "mov ebx, esi",
+        "cmp ecx, {second}",
+        "je 21f",
+        "mov ebx, edx",
+        "cmp ecx, {third}",
+        "jne 80f",
+        "21:",
+        "cmp ebx, {limit}",
+        "jae 80f",
+        "cmp dword ptr [r11 + rbx * 4], 0",
+        "je 80f",
+        "40:",
+        "pop rbx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp {answer}",
+        // Paths: rsi, relative to the directory edi.
+        "50:",
+        "mov rsi, rdi",
+        "mov edi, -100",
+        "51:",
+        "test rsi, rsi",
+        "je 60f",
+        ".hidden selvedge_run_filter",
+        ".globl selvedge_run_filter",
+        "selvedge_run_filter:",
+        "cmp byte ptr [rsi], 0x2f",
+        "jne 60f",
+        "lea rdx, [rip + {prefix}]",
+        "mov r11, rsi",
+        "52:",
+        "mov bl, byte ptr [rdx]",
+        "test bl, bl",
+        "je 53f",
+        "cmp bl, byte ptr [rsi]",
+        "jne 54f",
+        "inc rdx",
+        "inc rsi",
+        "jmp 52b",
+        // Another path. A process with files of the store may name them by /dev/fd or /proc.
+        "54:",
+        "cmp dword ptr [rip + {has_files}], 0",
+        "je 80f",
+        "mov bl, byte ptr [r11 + 1]",
+        "cmp bl, 0x64",
+        "je 40b",
+        "cmp bl, 0x70",
+        "je 40b",
+        "jmp 80f",
+        "53:",
+        "mov bl, byte ptr [rsi]",
+        ".hidden selvedge_run_filter_end",
+        ".globl selvedge_run_filter_end",
+        "selvedge_run_filter_end:",
+        "test bl, bl",
+        "je 40b",
+        "cmp bl, 0x2f",
+        "je 40b",
+        "jmp 80f",
+        "60:",
+        "cmp edi, -100",
+        "je 61f",
+        "cmp edi, {limit}",
+        "jae 80f",
+        "mov edi, edi",
+        "cmp dword ptr [r11 + rdi * 4], 0",
+        "jne 40b",
+        "jmp 80f",
+        "61:",
+        "cmp dword ptr [rip + {cwd_inside}], 0",
+        "jne 40b",
+        ".hidden selvedge_run_filter_pass",
+        ".globl selvedge_run_filter_pass",
+        "selvedge_run_filter_pass:",
+        "80:",
+        "pop rbx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "9:",
+        "clc",
+        "ret",
+        // The end of a thread.
+        "70:",
+        "cmp ecx, {exit}",
+        "jne 9b",
+        "mov rsi, qword ptr fs:[r11 + {stack}]",
+        "test rsi, rsi",
+        "je 9b",
+        "mov qword ptr fs:[r11 + {stack}], 0",
+        "push rdi",
+        "lea rdi, [rsi - {stack_bytes}]",
+        "mov esi, {stack_bytes}",
+        "mov eax, 11", // munmap
+        "syscall",
+        "pop rdi",
+        "mov eax, 60",
+        "clc",
+        "ret",
+        calls = const CALLS,
+        classes = sym CLASSES,
+        inside = const INSIDE,
+        within = sym within,
+        answer = sym answer,
+        always = const ALWAYS,
+        exit = const EXIT,
+        fds = sym FDS,
+        table = const TABLE,
+        path = const PATH,
+        at = const AT,
+        fifth = const FD_FIFTH,
+        second = const FD_AND_SECOND,
+        third = const FD_AND_THIRD,
+        limit = const FD_LIMIT,
+        prefix = sym PREFIX,
+        cwd_inside = sym CWD_INSIDE,
+        has_files = sym HAS_FILES,
+        stack = const STACK,
+        stack_bytes = const STACK_BYTES,
+    )
+}
+
+/// Runs the handler on the thread's stack for it. `rcx` and `r11` are free.
+#[allow(clippy::too_many_lines)] // one sequence of instructions
+#[unsafe(naked)]
+extern "C" fn answer() {
+    naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "mov rcx, qword ptr fs:[r11 + {stack}]",
+        "test rcx, rcx",
+        "je 5f",
+        "2:",
+        "mov dword ptr fs:[r11 + {inside}], 1",
+        "mov rsp, rcx",
+        "push 0",
+        "push r9",
+        "push r8",
+        "push r10",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "push rax",
+        "mov rdi, rsp",
+        // The header of the area is never overwritten after the stack was made, so that its reserved
+        // bytes are 0, as xrstor requires.
+        "sub rsp, {area}",
+        "mov eax, {state}",
+        "xor edx, edx",
+        "xsavec [rsp]",
+        "call qword ptr [rip + {handle}]",
+        "mov eax, {state}",
+        "xor edx, edx",
+        "xrstor [rsp]",
+        "add rsp, {area}",
+        "pop rax",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop r10",
+        "pop r8",
+        "pop r9",
+        "pop rcx",
+        "mov rsp, rbp",
+        "pop rbp",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "mov dword ptr fs:[r11 + {inside}], 0",
+        "cmp dword ptr fs:[r11 + {pending}], 0",
+        "jne 7f",
+        "3:",
+        "bt ecx, 0",
+        "ret",
+        // The first call of a thread: mmap(0, STACK_BYTES, PROT_READ | PROT_WRITE,
+        // MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0).
+        "5:",
+        "push rax",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push r10",
+        "push r8",
+        "push r9",
+        "mov eax, 9",
+        "xor edi, edi",
+        "mov esi, {stack_bytes}",
+        "mov edx, 3",
+        "mov r10d, 0x4022",
+        "mov r8, -1",
+        "xor r9d, r9d",
+        "syscall",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "xor ecx, ecx",
+        "cmp rax, -4095",
+        "jae 6f",
+        "lea rcx, [rax + {stack_bytes}]",
+        "mov qword ptr fs:[r11 + {stack}], rcx",
+        "6:",
+        "pop r9",
+        "pop r8",
+        "pop r10",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "pop rax",
+        "test rcx, rcx",
+        "jne 2b",
+        "pop rbp",
+        "clc",
+        "ret",
+        // A signal waited: queue it again, then unblock. Its handler runs inside the last call.
+        "7:",
+        "push rcx",
+        "push rax",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push r10",
+        "mov eax, 39", // getpid
+        "syscall",
+        "mov rdi, rax",
+        "mov eax, 186", // gettid
+        "syscall",
+        "mov rsi, rax",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "mov r10, qword ptr fs:[0]",
+        "lea r10, [r10 + r11 + {info}]",
+        "mov edx, dword ptr fs:[r11 + {pending}]",
+        "mov eax, 297", // rt_tgsigqueueinfo
+        "syscall",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "mov dword ptr fs:[r11 + {pending}], 0",
+        "mov rsi, qword ptr fs:[0]",
+        "lea rsi, [rsi + r11 + {mask}]",
+        "mov edi, 2",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "mov eax, 14", // rt_sigprocmask
+        "syscall",
+        "pop r10",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "pop rax",
+        "pop rcx",
+        "jmp 3b",
+        stack = const STACK,
+        inside = const INSIDE,
+        pending = const PENDING,
+        info = const INFO,
+        mask = const MASK,
+        area = const AREA_BYTES,
+        state = const STATE,
+        stack_bytes = const STACK_BYTES,
+        handle = sym HANDLE,
+    )
+}
+
+/// Runs the handler of calls that this library makes itself, on the present stack.
+#[unsafe(naked)]
+extern "C" fn within() {
+    naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "and rsp, -16",
+        "push 0",
+        "push r9",
+        "push r8",
+        "push r10",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "push rax",
+        "mov rdi, rsp",
+        "sub rsp, 512",
+        "fxsave64 [rsp]",
+        "call qword ptr [rip + {handle}]",
+        "fxrstor64 [rsp]",
+        "add rsp, 512",
+        "pop rax",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop r10",
+        "pop r8",
+        "pop r9",
+        "pop rcx",
+        "mov rsp, rbp",
+        "pop rbp",
+        "bt ecx, 0",
+        "ret",
+        handle = sym HANDLE_OWN,
+    )
+}
+
+/// Executes a system call. The instruction is never replaced.
+#[unsafe(naked)]
+extern "C" fn kernel(_number: u64, _args: *const [u64; 6]) -> i64 {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov r11, rsi",
+        "mov rdi, qword ptr [r11]",
+        "mov rsi, qword ptr [r11 + 8]",
+        "mov rdx, qword ptr [r11 + 16]",
+        "mov r10, qword ptr [r11 + 24]",
+        "mov r8, qword ptr [r11 + 32]",
+        "mov r9, qword ptr [r11 + 40]",
+        ".hidden selvedge_run_syscall",
+        ".globl selvedge_run_syscall",
+        "selvedge_run_syscall:",
+        "syscall",
+        "ret",
+    )
+}
+
+/// Executes a system call, and returns the value that the kernel returns.
+///
+/// # Safety
+/// As for the call itself.
+pub(crate) unsafe fn syscall(number: i64, args: [u64; 6]) -> i64 {
+    kernel(number as u64, &args)
+}
+
+/// The address of the only `syscall` instruction that must stay.
+pub(crate) fn own_instruction() -> usize {
+    label(Label::Syscall)
+}
+
+/// Whether a fault at this address is that of a bad path in [`entry`]. If so, the execution continues at
+/// the address returned.
+pub(crate) fn filter_continues(at: usize) -> Option<usize> {
+    let read = label(Label::Filter)..label(Label::FilterEnd);
+    read.contains(&at).then(|| label(Label::FilterPass))
+}
+
+/// Whether a fault at this address is that of a probe. If so, the execution continues at the address
+/// returned.
+pub(crate) fn probe_continues(at: usize) -> Option<usize> {
+    let probe = label(Label::Probe)..label(Label::ProbeFails);
+    probe.contains(&at).then(|| label(Label::ProbeFails))
+}
+
+#[derive(Clone, Copy)]
+enum Label {
+    Syscall,
+    Filter,
+    FilterEnd,
+    FilterPass,
+    Probe,
+    ProbeFails,
+}
+
+fn label(which: Label) -> usize {
+    unsafe extern "C" {
+        static selvedge_run_syscall: u8;
+        static selvedge_run_filter: u8;
+        static selvedge_run_filter_end: u8;
+        static selvedge_run_filter_pass: u8;
+        static selvedge_run_probe: u8;
+        static selvedge_run_probe_fails: u8;
+    }
+    let address = match which {
+        Label::Syscall => &raw const selvedge_run_syscall,
+        Label::Filter => &raw const selvedge_run_filter,
+        Label::FilterEnd => &raw const selvedge_run_filter_end,
+        Label::FilterPass => &raw const selvedge_run_filter_pass,
+        Label::Probe => &raw const selvedge_run_probe,
+        Label::ProbeFails => &raw const selvedge_run_probe_fails,
+    };
+    address as usize
+}
+
+/// Touches a byte in each page from `start` to before `end`. Returns 0 if one is not accessible.
+#[unsafe(naked)]
+pub(crate) extern "C" fn probe(_start: usize, _end: usize, _write: u32) -> u32 {
+    naked_asm!(
+        "2:",
+        "cmp rdi, rsi",
+        "jae 4f",
+        ".hidden selvedge_run_probe",
+        ".globl selvedge_run_probe",
+        "selvedge_run_probe:",
+        "mov al, byte ptr [rdi]",
+        "test edx, edx",
+        "je 3f",
+        "lock or byte ptr [rdi], 0",
+        "3:",
+        "or rdi, 4095",
+        "inc rdi",
+        "jne 2b",
+        ".hidden selvedge_run_probe_fails",
+        ".globl selvedge_run_probe_fails",
+        "selvedge_run_probe_fails:",
+        "xor eax, eax",
+        "ret",
+        "4:",
+        "mov eax, 1",
+        "ret",
+    )
+}
+
+/// Returns from a signal handler.
+#[unsafe(naked)]
+pub(crate) extern "C" fn restore() {
+    naked_asm!("mov eax, 15", "syscall")
+}

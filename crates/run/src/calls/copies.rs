@@ -1,0 +1,137 @@
+//! Calls that copy between two descriptors.
+
+use super::{Answer, Call, Stop};
+use crate::abi;
+use crate::calls::data;
+use crate::kernel::{self, Result};
+use crate::memory;
+use crate::process::File;
+use libc::*;
+use vfs::Errno;
+
+/// Bytes of a part of a copy.
+const PART: usize = 64 << 10;
+
+/// One side of a copy.
+struct Side {
+    fd: u64,
+    file: Option<File>,
+    /// The address of an offset, or 0 for that of the descriptor.
+    offset: u64,
+}
+
+/// `sendfile`, `copy_file_range`, `splice`.
+pub(crate) fn copy(call: &Call) -> Answer {
+    let args = call.args;
+    let (from, from_offset, to, to_offset, len) = match call.number {
+        SYS_sendfile => (args[1], args[2], args[0], 0, args[3]),
+        _ => (args[0], args[1], args[2], args[3], args[4]),
+    };
+    let from = Side {
+        fd: from,
+        file: call.process.file(from),
+        offset: from_offset,
+    };
+    let to = Side {
+        fd: to,
+        file: call.process.file(to),
+        offset: to_offset,
+    };
+    if from.file.is_none() && to.file.is_none() {
+        return Err(Stop::Kernel);
+    }
+    let is_mixed = from.file.is_none() || to.file.is_none();
+    if call.number == SYS_copy_file_range && is_mixed {
+        return Err(Errno::XDEV.into());
+    }
+    let mut part = vec![0_u8; PART.min(len as usize)];
+    let mut copied = 0_u64;
+    while copied < len {
+        let wanted = part.len().min((len - copied) as usize);
+        let done = copy_part(call, &from, &to, &mut part[..wanted]);
+        match done {
+            Ok(0) => break,
+            Ok(moved) => copied += moved,
+            Err(_) if copied > 0 => break,
+            Err(errno) => return Err(errno.into()),
+        }
+        if is_mixed {
+            break; // a pipe or a socket may block: the program sees what was moved
+        }
+    }
+    call.process.count(crate::shared::Reason::Answered);
+    Ok(copied)
+}
+
+/// Reads once, and writes what was read. Bytes that cannot be written are not consumed.
+fn copy_part(call: &Call, from: &Side, to: &Side, part: &mut [u8]) -> Result<u64> {
+    let start = from.offset()?;
+    let read = from.transfer(call, true, part)?;
+    if read == 0 {
+        return Ok(0);
+    }
+    let written = to.transfer(call, false, &mut part[..read as usize]);
+    let done = *written.as_ref().unwrap_or(&0);
+    from.unread(start, read - done)?;
+    written
+}
+
+impl Side {
+    fn offset(&self) -> Result<Option<u64>> {
+        match self.offset {
+            0 => Ok(None),
+            address => memory::load(address).map(Some),
+        }
+    }
+
+    /// Reads into the buffer or writes it, at the offset, which advances.
+    fn transfer(&self, call: &Call, is_read: bool, buffer: &mut [u8]) -> Result<u64> {
+        let given = self.offset()?;
+        let _calls = self.file.as_ref().map(|_| call.process.gate.read());
+        let place = [(buffer.as_mut_ptr() as u64, buffer.len())];
+        let moved = match (&self.file, is_read) {
+            (Some(file), true) => data::read(call.process, file, &place, given)? as u64,
+            (Some(file), false) => data::write(call.process, file, &place, given)? as u64,
+            (None, _) => {
+                let (plain, at) = match is_read {
+                    true => (SYS_read, SYS_pread64),
+                    false => (SYS_write, SYS_pwrite64),
+                };
+                let number = if given.is_some() { at } else { plain };
+                let args = [
+                    self.fd,
+                    place[0].0,
+                    place[0].1 as u64,
+                    given.unwrap_or(0),
+                    0,
+                    0,
+                ];
+                // SAFETY: the kernel reads or writes the buffer.
+                kernel::result(unsafe { abi::syscall(number, args) })?
+            }
+        };
+        if let Some(offset) = given {
+            memory::store(self.offset, &(offset + moved))?;
+        }
+        Ok(moved)
+    }
+
+    /// Moves the offset back by bytes that were read in vain. Those of a pipe are lost.
+    fn unread(&self, start: Option<u64>, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        match (&self.file, start) {
+            (_, Some(_)) => {
+                let now: u64 = memory::load(self.offset)?;
+                memory::store(self.offset, &(now - bytes))
+            }
+            (Some(file), None) => {
+                let offset = &file.description.offset;
+                offset.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+}

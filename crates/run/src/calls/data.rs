@@ -1,0 +1,233 @@
+//! Contents of files: reads, writes, offsets, lengths.
+
+use super::{Answer, Call};
+use crate::kernel::Result;
+use crate::memory;
+use crate::process::{File, Process};
+use libc::*;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{Ctx, Errno, Fallocate, FileSystem, SeekKind, SetAttr, perm};
+
+/// Most bytes of one call, as in the kernel.
+const COUNT_MAX: usize = 0x7fff_f000;
+
+/// Reads and writes.
+pub(crate) fn transfer(call: &Call) -> Answer {
+    let file = call.file(0)?;
+    let [_, address, count, ..] = call.args;
+    let buffers = match call.number {
+        SYS_read | SYS_write | SYS_pread64 | SYS_pwrite64 => vec![(address, count as usize)],
+        _ => memory::buffers(address, count)?,
+    };
+    let given = match call.number {
+        SYS_pread64 | SYS_pwrite64 | SYS_preadv | SYS_pwritev => Some(call.args[3] as i64),
+        SYS_preadv2 | SYS_pwritev2 => {
+            if call.args[5] & !u64::from((RWF_DSYNC | RWF_SYNC | RWF_HIPRI) as u32) != 0 {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+            Some(call.args[3] as i64).filter(|offset| *offset != -1)
+        }
+        _ => None,
+    };
+    if given.is_some_and(|offset| offset < 0) {
+        return Err(Errno::INVAL.into());
+    }
+    let is_read = matches!(
+        call.number,
+        SYS_read | SYS_pread64 | SYS_readv | SYS_preadv | SYS_preadv2
+    );
+    let moved = match is_read {
+        true => read(
+            call.process,
+            &file,
+            &buffers,
+            given.map(|offset| offset as u64),
+        ),
+        false => write(
+            call.process,
+            &file,
+            &buffers,
+            given.map(|offset| offset as u64),
+        ),
+    };
+    Ok(moved? as u64)
+}
+
+/// Runs a call at the offset of the description, which advances, or at `given`.
+fn at_offset(
+    file: &File,
+    given: Option<u64>,
+    run: impl FnOnce(u64) -> Result<(u64, usize)>,
+) -> Result<usize> {
+    match given {
+        Some(offset) => run(offset).map(|(_, moved)| moved),
+        None => {
+            let _held = file.description.offset_lock.lock();
+            let (offset, moved) = run(file.description.offset.load(Relaxed))?;
+            file.description
+                .offset
+                .store(offset + moved as u64, Relaxed);
+            Ok(moved)
+        }
+    }
+}
+
+/// The caller of reads and writes.
+fn caller(process: &Process, file: &File) -> Result<Ctx> {
+    let noatime = file.has(O_NOATIME);
+    Ok(Ctx {
+        noatime,
+        ..Ctx::clone(&*process.cx()?)
+    })
+}
+
+/// Reads into the buffers.
+pub(crate) fn read(
+    process: &Process,
+    file: &File,
+    buffers: &[(u64, usize)],
+    given: Option<u64>,
+) -> Result<usize> {
+    file.may_read()?;
+    let (fs, cx) = (file.fs()?, caller(process, file)?);
+    at_offset(file, given, |offset| {
+        let mut moved = 0;
+        for &(address, len) in buffers {
+            let to = match memory::bytes_mut(address, len.min(COUNT_MAX - moved)) {
+                // At the end of the file nothing is stored.
+                Err(_) if fs.getattr(&cx, file.ino())?.size <= offset => break,
+                to => to?,
+            };
+            let read = fs.read(&cx, file.ino(), offset + moved as u64, to)?;
+            moved += read;
+            if read < len {
+                break;
+            }
+        }
+        Ok((offset, moved))
+    })
+}
+
+/// Writes the buffers.
+pub(crate) fn write(
+    process: &Process,
+    file: &File,
+    buffers: &[(u64, usize)],
+    given: Option<u64>,
+) -> Result<usize> {
+    file.may_write()?;
+    let (fs, cx) = (file.fs()?, caller(process, file)?);
+    at_offset(file, given, |offset| {
+        let is_append = file.has(O_APPEND);
+        let _appending = is_append.then(|| process.shared.file_lock(file.ino()).lock());
+        let offset = match is_append {
+            true => fs.getattr(&cx, file.ino())?.size,
+            false => offset,
+        };
+        let mut moved = 0;
+        for &(address, len) in buffers {
+            let from = memory::bytes(address, len.min(COUNT_MAX - moved))?;
+            if from.is_empty() {
+                continue;
+            }
+            match fs.write(&cx, file.ino(), offset + moved as u64, from) {
+                Ok(written) => moved += written,
+                Err(_) if moved > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        if file.has(O_DSYNC) && moved > 0 {
+            fs.fsync(&cx, file.ino(), !file.has(O_SYNC & !O_DSYNC))?;
+        }
+        Ok((offset, moved))
+    })
+}
+
+/// `lseek`.
+pub(crate) fn seek(call: &Call) -> Answer {
+    let file = call.file(0)?;
+    if file.has(O_PATH) {
+        return Err(Errno::BADF.into());
+    }
+    let fs = file.fs()?;
+    let distance = call.args[1] as i64;
+    let _held = file.description.offset_lock.lock();
+    let now = file.description.offset.load(Relaxed) as i64;
+    let cx = call.process.cx()?;
+    let from = |kind| {
+        let offset = u64::try_from(distance).map_err(|_| Errno::NXIO)?;
+        fs.seek(&cx, file.ino(), offset, kind)
+            .map(|offset| offset as i64)
+    };
+    let target = match call.int(2) {
+        SEEK_SET => Some(distance),
+        SEEK_CUR => now.checked_add(distance),
+        SEEK_END => (fs.getattr(&cx, file.ino())?.size as i64).checked_add(distance),
+        SEEK_DATA => Some(from(SeekKind::Data)?),
+        SEEK_HOLE => Some(from(SeekKind::Hole)?),
+        _ => return Err(Errno::INVAL.into()),
+    };
+    let target = target.ok_or(Errno::OVERFLOW)?;
+    let target = u64::try_from(target).map_err(|_| Errno::INVAL)?;
+    file.description.offset.store(target, Relaxed);
+    Ok(target)
+}
+
+/// Lengths, space and durability.
+pub(crate) fn change(call: &Call) -> Answer {
+    let file = call.file(0)?;
+    if file.has(O_PATH) {
+        return Err(Errno::BADF.into());
+    }
+    let fs = file.fs()?;
+    let cx = call.process.cx()?;
+    match call.number {
+        SYS_ftruncate => {
+            file.may_write().map_err(|_| Errno::INVAL)?;
+            let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::INVAL)?;
+            set_size(call.process, &*fs, &file, size)?;
+        }
+        SYS_fallocate => {
+            file.may_write()?;
+            let kind = fallocate_kind(call.int(1))?;
+            let off = u64::try_from(call.args[2] as i64).map_err(|_| Errno::INVAL)?;
+            let len = u64::try_from(call.args[3] as i64).map_err(|_| Errno::INVAL)?;
+            fs.fallocate(&cx, file.ino(), kind, off, len)?;
+        }
+        SYS_fsync | SYS_fdatasync => {
+            let data_only = call.number == SYS_fdatasync;
+            match fs.getattr(&cx, file.ino())?.kind {
+                vfs::FileType::Directory => fs.fsyncdir(&cx, file.ino(), data_only)?,
+                _ => fs.fsync(&cx, file.ino(), data_only)?,
+            }
+        }
+        SYS_sync_file_range => fs.fsync(&cx, file.ino(), true)?,
+        SYS_syncfs => fs.sync()?,
+        _ => {} // advice
+    }
+    Ok(0)
+}
+
+/// Sets the length of an open file. The descriptor permits it; set-id bits vanish as at a write.
+fn set_size(process: &Process, fs: &dyn FileSystem, file: &File, size: u64) -> Result<()> {
+    let cx = process.cx()?;
+    let attr = fs.getattr(&cx, file.ino())?;
+    let perm = perm::perm_after_write(&cx, &attr);
+    let set = SetAttr {
+        size: Some(size),
+        perm: (perm != attr.perm).then_some(perm),
+        ..SetAttr::default()
+    };
+    fs.setattr(&process.permitted()?, file.ino(), &set)
+        .map(drop)
+}
+
+fn fallocate_kind(mode: i32) -> Result<Fallocate> {
+    let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !FALLOC_FL_KEEP_SIZE {
+        0 => Ok(Fallocate::Allocate { keep_size }),
+        FALLOC_FL_PUNCH_HOLE if keep_size => Ok(Fallocate::PunchHole),
+        FALLOC_FL_ZERO_RANGE => Ok(Fallocate::ZeroRange { keep_size }),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}

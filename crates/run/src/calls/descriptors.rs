@@ -1,0 +1,121 @@
+//! Descriptors: their numbers are the kernel's, which has a placeholder for each.
+
+use super::{Answer, Call, Stop};
+use crate::abi::{FD_LIMIT, OWN};
+use crate::kernel;
+use crate::process::table;
+use libc::*;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::Errno;
+
+/// Flags that `fcntl(F_SETFL)` changes.
+const SETTABLE: u32 = (O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT | O_ASYNC) as u32;
+
+/// Whether a descriptor belongs to this library.
+pub(crate) fn is_own(fd: u64) -> bool {
+    table()
+        .get(fd as u32 as usize)
+        .is_some_and(|entry| entry.load(Relaxed) == OWN)
+}
+
+/// `close`, `close_range`, `dup`, `dup2`, `dup3`, `ioctl`.
+pub(crate) fn change(call: &Call) -> Answer {
+    let process = call.process;
+    match call.number {
+        SYS_close_range => close_range(call),
+        _ if is_own(call.args[0]) => Err(Errno::BADF.into()),
+        SYS_close => {
+            process.forget_fd(call.args[0] as u32);
+            Ok(call.pass()?)
+        }
+        SYS_dup => {
+            let file = call.file(0)?;
+            let fd = call.pass()?;
+            process.duplicated(fd as u32, file.number)?;
+            Ok(fd)
+        }
+        SYS_ioctl => {
+            call.file(0)?;
+            match call.int(1) as u64 {
+                FIOCLEX | FIONCLEX => Err(Stop::Kernel),
+                _ => Err(Errno::NOTTY.into()),
+            }
+        }
+        _ => duplicate_to(call),
+    }
+}
+
+fn duplicate_to(call: &Call) -> Answer {
+    let [old, new, ..] = call.args;
+    if old as u32 == new as u32 {
+        return Err(Stop::Kernel);
+    }
+    if is_own(new) || new as u32 as usize >= FD_LIMIT {
+        return Err(Errno::BADF.into());
+    }
+    let file = call.process.file(old);
+    if file.is_none() {
+        kernel::closes_on_exec(old as u32)?; // it is open
+    }
+    call.process.forget_fd(new as u32);
+    let fd = call.pass()?;
+    if let Some(file) = file {
+        call.process.duplicated(fd as u32, file.number)?;
+    }
+    Ok(fd)
+}
+
+/// Closes all of a range but the descriptors of this library.
+fn close_range(call: &Call) -> Answer {
+    let (first, last, flags) = (call.args[0] as u32, call.args[1] as u32, call.args[2]);
+    if first > last {
+        return Err(Errno::INVAL.into());
+    }
+    if flags & u64::from(CLOSE_RANGE_CLOEXEC) == 0 {
+        let files: Vec<_> = call.process.files().collect();
+        for (fd, _) in files {
+            if (first..=last).contains(&fd) {
+                call.process.forget_fd(fd);
+            }
+        }
+    }
+    let mut from = first;
+    for own in crate::own::all() {
+        if (from..=last).contains(&own) {
+            if from < own {
+                kernel::close_range(from, own - 1, flags)?;
+            }
+            from = own + 1;
+        }
+    }
+    if from <= last {
+        kernel::close_range(from, last, flags)?;
+    }
+    Ok(0)
+}
+
+/// `fcntl`.
+pub(crate) fn fcntl(call: &Call) -> Answer {
+    if is_own(call.args[0]) {
+        return Err(Errno::BADF.into());
+    }
+    let file = call.file(0)?;
+    match call.int(1) {
+        F_DUPFD | F_DUPFD_CLOEXEC => {
+            let fd = call.pass()?;
+            call.process.duplicated(fd as u32, file.number)?;
+            Ok(fd)
+        }
+        F_GETFD | F_SETFD => Err(Stop::Kernel),
+        F_GETFL => Ok(file.description.flags().into()),
+        F_SETFL => {
+            let flags = file.description.flags() & !SETTABLE | call.args[2] as u32 & SETTABLE;
+            file.description.flags.store(flags, Relaxed);
+            Ok(0)
+        }
+        F_GETLK | F_SETLK | F_SETLKW | F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW => {
+            super::locks::record(call, &file)
+        }
+        _ => Err(Errno::INVAL.into()),
+    }
+}

@@ -1,0 +1,121 @@
+//! Locks of files: `flock`, and record locks of processes and of descriptions.
+//!
+//! The kernel keeps them, on another file that stands for the one of the store. That is the same file on
+//! the mount, if the store is mounted: then locks exclude programs that use the mount too. Otherwise it is
+//! a file in a directory for temporary files, which only programs under `selvedge run` of the same user
+//! lock. A lock of a description ends with the program that took it: `execve` does not pass it on.
+
+use super::{Answer, Call};
+use crate::abi::thread;
+use crate::kernel::{self, Result};
+use crate::process::{File, LockOf, Process};
+use crate::shared::Reason;
+use crate::walk::path_of;
+use libc::*;
+use std::ffi::CString;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use vfs::{Errno, OpenFlags};
+
+/// `flock`.
+pub(crate) fn flock(call: &Call) -> Answer {
+    let file = call.file(0)?;
+    let fd = standing_for(call.process, &file, LockOf::Description(file.number))?;
+    let attempt = [fd.into(), call.args[1] | LOCK_NB as u64, 0, 0, 0, 0];
+    let is_patient = call.int(1) & LOCK_NB == 0;
+    Ok(wait_for(is_patient, Errno::WOULDBLOCK, || {
+        call.with(attempt)
+    })?)
+}
+
+/// Record locks.
+pub(crate) fn record(call: &Call, file: &File) -> Answer {
+    let command = call.int(1);
+    let of = match command {
+        F_GETLK | F_SETLK | F_SETLKW => LockOf::Process(file.ino()),
+        _ => LockOf::Description(file.number),
+    };
+    let fd = standing_for(call.process, file, of)?;
+    let (attempt, is_patient) = match command {
+        F_SETLKW => (F_SETLK, true),
+        F_OFD_SETLKW => (F_OFD_SETLK, true),
+        other => (other, false),
+    };
+    let args = [fd.into(), attempt as u64, call.args[2], 0, 0, 0];
+    Ok(wait_for(is_patient, Errno::AGAIN, || call.with(args))?)
+}
+
+/// Repeats a call that would wait, since a wait in the kernel would hold back the thread's signals.
+fn wait_for(is_patient: bool, busy: Errno, attempt: impl Fn() -> Result<u64>) -> Result<u64> {
+    let never = AtomicU32::new(0);
+    loop {
+        match attempt() {
+            Err(errno) if errno == busy && is_patient => {
+                if thread().pending.load(Relaxed) != 0 {
+                    return Err(Errno::INTR);
+                }
+                kernel::wait(&never, 0, 2_000_000);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// The descriptor of the file that stands for `file`.
+fn standing_for(process: &Process, file: &File, of: LockOf) -> Result<u32> {
+    let _calls = process.gate.read();
+    let mut locks = process.locks.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(fd) = locks.get(&of) {
+        return Ok(*fd);
+    }
+    let fd = match process.mounted() {
+        Some(_) => {
+            process.count(Reason::Lock);
+            on_mount(process, file, false)?
+        }
+        None => temporary(process, file)?,
+    };
+    let own = crate::own::keep(fd)?;
+    locks.insert(of, own);
+    Ok(own)
+}
+
+fn temporary(process: &Process, file: &File) -> Result<u32> {
+    let (uid, ..) = kernel::credentials(false)?;
+    let store = process.store.replace('/', "-");
+    let dir = format!("/tmp/selvedge-run-{uid}{store}");
+    let path = format!("{dir}/{}", file.ino());
+    let as_path = |text: String| CString::new(text).map_err(|_| Errno::INVAL);
+    kernel::make_directory(&as_path(dir)?)?;
+    kernel::open(&as_path(path)?, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW)
+}
+
+/// Opens the file on the mount, by the name under which it was opened. With `exact`, with the access of the
+/// description; otherwise with the most that is permitted.
+pub(crate) fn on_mount(process: &Process, file: &File, exact: bool) -> Result<u32> {
+    let (dir, name) = file.description.opened_as().ok_or(Errno::NODEV)?;
+    let below = path_of(process, &*file.fs()?, dir)?;
+    let path =
+        CString::new([&process.at[..], &below, b"/", &name].concat()).map_err(|_| Errno::INVAL)?;
+    let access = crate::process::open_flags(file.description.flags());
+    let flags: &[i32] = match exact {
+        false => &[O_RDWR, O_RDONLY, O_WRONLY],
+        true if access == OpenFlags::READ => &[O_RDONLY],
+        true => &[O_RDWR],
+    };
+    let mut opened = Err(Errno::ACCESS);
+    for flags in flags {
+        opened = kernel::open(&path, *flags | O_CLOEXEC | O_NOFOLLOW);
+        if opened.is_ok() {
+            break;
+        }
+    }
+    let fd = opened?;
+    match kernel::device_and_inode(None, fd as i32) {
+        Ok((_, ino)) if ino == file.ino().0 => Ok(fd),
+        _ => {
+            kernel::close(fd)?;
+            Err(Errno::STALE)
+        }
+    }
+}

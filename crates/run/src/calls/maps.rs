@@ -1,0 +1,64 @@
+//! `mmap` of files of the store.
+//!
+//! A private mapping gets a copy of the contents at the time of the call, which POSIX permits. A shared
+//! mapping is one of the file on the mount. Without a mount it is a copy too if it is not writable.
+
+use super::{Answer, Call, Stop};
+use crate::kernel;
+use crate::shared::Reason;
+use libc::*;
+use vfs::{Errno, FileSystem};
+
+/// A private mapping of more bytes is made of the file on the mount, if there is one.
+const COPIED_MAX: u64 = 64 << 20;
+
+/// `mmap`.
+pub(crate) fn map(call: &Call) -> Answer {
+    let flags = call.int(3);
+    if flags & MAP_ANONYMOUS != 0 {
+        return Err(Stop::Kernel);
+    }
+    let Some(file) = call.process.file(call.args[4]) else {
+        return Err(Stop::Kernel);
+    };
+    file.may_read().map_err(|_| Errno::ACCESS)?;
+    let [address, len, protection, _, _, offset] = call.args;
+    let is_private = flags & MAP_TYPE == MAP_PRIVATE;
+    let is_mounted = call.process.mounted().is_some();
+    if !is_private && !is_mounted && protection & PROT_WRITE as u64 != 0 {
+        return Err(Errno::NODEV.into());
+    }
+    if is_mounted && (!is_private || len > COPIED_MAX) {
+        call.process.count(Reason::SharedMapping);
+        let fd = super::locks::on_mount(call.process, &file, true)?;
+        let mapped = call.with([address, len, protection, call.args[3], fd.into(), offset]);
+        kernel::close(fd)?;
+        return Ok(mapped?);
+    }
+    if !offset.is_multiple_of(4096) {
+        return Err(Errno::INVAL.into());
+    }
+    call.process.count(Reason::Answered);
+    let flags = (flags | MAP_ANONYMOUS) as u64;
+    let writable = (PROT_READ | PROT_WRITE) as u64;
+    let mapped = call.with([address, len, writable, flags, u64::MAX, 0])?;
+    // SAFETY: the kernel has just made this mapping, of at least `len` bytes, for this call.
+    let to = unsafe { std::slice::from_raw_parts_mut(mapped as *mut u8, len as usize) };
+    let cx = call.process.cx()?;
+    let read = fill(&*file.fs()?, &cx, file.ino(), offset, to);
+    let set = [mapped, len, protection, 0, 0, 0];
+    // SAFETY: as above; the protection is that which the program asks for.
+    let protected = kernel::result(unsafe { crate::abi::syscall(SYS_mprotect, set) });
+    read.and(protected)?;
+    Ok(mapped)
+}
+
+fn fill(
+    fs: &dyn FileSystem,
+    cx: &vfs::Ctx,
+    ino: vfs::Ino,
+    offset: u64,
+    to: &mut [u8],
+) -> vfs::Result<u64> {
+    fs.read(cx, ino, offset, to).map(|read| read as u64)
+}

@@ -1,0 +1,256 @@
+//! The system calls on files, in terms of [`FileSystem`].
+//!
+//! Each call reads its arguments as the kernel does, resolves its paths, and returns what Linux returns.
+
+pub(crate) mod attrs;
+pub(crate) mod copies;
+pub(crate) mod data;
+pub(crate) mod descriptors;
+pub(crate) mod directories;
+pub(crate) mod locks;
+pub(crate) mod maps;
+pub(crate) mod names;
+pub(crate) mod opens;
+pub(crate) mod xattrs;
+
+use crate::abi;
+use crate::kernel::{self, Result};
+use crate::memory;
+use crate::process::{File, Process};
+use crate::shared::Reason;
+use crate::walk::{Found, Place, Walk, path_of};
+use std::ffi::CString;
+use std::sync::Arc;
+use vfs::{Ctx, Errno, FileSystem, Ino};
+
+/// `fchmodat2`, which the crate `libc` lacks.
+pub(crate) const SYS_FCHMODAT2: i64 = 452;
+
+/// The end of a call without a result of its own.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It fails.
+    Errno(Errno),
+    /// The kernel executes it as it stands.
+    Kernel,
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// The end of a call.
+pub(crate) type Answer = std::result::Result<u64, Stop>;
+
+/// A system call of the program.
+pub(crate) struct Call {
+    pub(crate) process: &'static Process,
+    pub(crate) number: i64,
+    pub(crate) args: [u64; 6],
+}
+
+/// The places of a directory and a path among the arguments of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) dir: Option<usize>,
+    pub(crate) path: usize,
+}
+
+impl At {
+    /// A path that is relative to the working directory.
+    pub(crate) const fn path(path: usize) -> Self {
+        Self { dir: None, path }
+    }
+
+    /// A directory, and a path after it.
+    pub(crate) const fn dir(dir: usize) -> Self {
+        Self {
+            dir: Some(dir),
+            path: dir + 1,
+        }
+    }
+}
+
+/// Where a path starts.
+enum Start {
+    /// At an absolute path below the mount point.
+    Root,
+    /// In a directory of the store.
+    Cwd(Ino),
+    Dir(File),
+}
+
+/// A connection with the caller's credentials, for the time of a call.
+pub(crate) struct Session {
+    pub(crate) process: &'static Process,
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) cx: Arc<Ctx>,
+}
+
+/// Where a path of a call ends.
+pub(crate) enum Resolved<'s> {
+    /// In the store. A file keeps the directory at which the path started.
+    Inside(Found<'s>, #[allow(dead_code)] Option<File>),
+    /// In the kernel's files, by this path.
+    Outside(CString),
+    /// In the kernel's files, as the arguments say.
+    Foreign,
+}
+
+impl Call {
+    /// An argument that is an `int`.
+    pub(crate) fn int(&self, n: usize) -> i32 {
+        self.args[n] as i32
+    }
+
+    /// The kernel executes the call now.
+    pub(crate) fn pass(&self) -> Result<u64> {
+        self.with(self.args)
+    }
+
+    /// The kernel executes the call with other arguments.
+    pub(crate) fn with(&self, args: [u64; 6]) -> Result<u64> {
+        // SAFETY: the call and its memory are the program's, or arguments of the same meaning.
+        kernel::result(unsafe { abi::syscall(self.number, args) })
+    }
+
+    /// The file of a descriptor of the store; any other call is the kernel's.
+    pub(crate) fn file(&self, n: usize) -> std::result::Result<File, Stop> {
+        let file = self.process.file(self.args[n]).ok_or(Stop::Kernel)?;
+        self.process.count(Reason::Answered);
+        Ok(file)
+    }
+
+    pub(crate) fn session(&self) -> Result<Session> {
+        let process = self.process;
+        Ok(Session {
+            process,
+            fs: process.fs()?,
+            cx: process.cx()?,
+        })
+    }
+
+    /// Where the path starts, unless it cannot be in the store.
+    fn start(&self, at: At, path: &[u8]) -> Option<Start> {
+        let dir = at.dir.map_or(libc::AT_FDCWD, |dir| self.int(dir));
+        if path.first() == Some(&b'/') {
+            let below = path.strip_prefix(&self.process.at[..])?;
+            return (below.is_empty() || below[0] == b'/').then_some(Start::Root);
+        }
+        match dir {
+            libc::AT_FDCWD => self.process.cwd().map(Start::Cwd),
+            fd => self.process.file(fd as u64).map(Start::Dir),
+        }
+    }
+
+    /// Whether a path can be in the store.
+    pub(crate) fn is_ours(&self, at: At) -> Result<bool> {
+        Ok(self.start(at, &memory::path(self.args[at.path])?).is_some())
+    }
+
+    /// Resolves the path of a call with one, and runs it. A path that ends elsewhere is the kernel's.
+    pub(crate) fn at(
+        &self,
+        at: At,
+        follow: bool,
+        run: impl FnOnce(&Session, &Found<'_>) -> Answer,
+    ) -> Answer {
+        if !self.is_ours(at)? {
+            return Err(Stop::Kernel);
+        }
+        let session = self.session()?;
+        match session.resolve(self, at, follow)? {
+            Resolved::Inside(found, _dir) => {
+                self.process.count(Reason::Answered);
+                run(&session, &found)
+            }
+            Resolved::Outside(path) => Ok(self.with(self.moved(at, &path))?),
+            Resolved::Foreign => Err(Stop::Kernel),
+        }
+    }
+
+    /// The arguments with another path.
+    fn moved(&self, at: At, path: &CString) -> [u64; 6] {
+        let mut args = self.args;
+        args[at.path] = path.as_ptr() as u64;
+        if let Some(dir) = at.dir {
+            args[dir] = libc::AT_FDCWD as u64;
+        }
+        args
+    }
+
+    /// The kernel's path of the call's path, if that is in the store.
+    pub(crate) fn kernel_path(&self, at: At) -> Result<Option<CString>> {
+        let path = memory::path(self.args[at.path])?;
+        let Some(start) = self.start(at, &path) else {
+            return Ok(None);
+        };
+        let dir = match &start {
+            Start::Root => return as_path(path).map(Some),
+            Start::Cwd(ino) => *ino,
+            Start::Dir(file) => file.ino(),
+        };
+        let below = path_of(self.process, &*self.process.fs()?, dir)?;
+        as_path([&self.process.at[..], &below, b"/", &path].concat()).map(Some)
+    }
+}
+
+fn as_path(path: Vec<u8>) -> Result<CString> {
+    CString::new(path).map_err(|_| Errno::INVAL)
+}
+
+impl Session {
+    /// Resolves a path.
+    pub(crate) fn resolve(&self, call: &Call, at: At, follow: bool) -> Result<Resolved<'_>> {
+        self.resolve_as(call, at, follow, &self.cx)
+    }
+
+    /// Resolves a path with the rights of `cx`.
+    pub(crate) fn resolve_as<'s>(
+        &'s self,
+        call: &Call,
+        at: At,
+        follow: bool,
+        cx: &'s Ctx,
+    ) -> Result<Resolved<'s>> {
+        let path = memory::path(call.args[at.path])?;
+        let Some(start) = call.start(at, &path) else {
+            return Ok(Resolved::Foreign);
+        };
+        let walk = Walk {
+            process: self.process,
+            fs: &*self.fs,
+            cx,
+            follow,
+        };
+        let (ino, file) = match start {
+            Start::Root => (Ino::ROOT, None),
+            Start::Cwd(ino) => (ino, None),
+            Start::Dir(file) => {
+                file.fs()?;
+                (file.ino(), Some(file))
+            }
+        };
+        Ok(match walk.resolve(ino, &path)? {
+            Place::Inside(found) => Resolved::Inside(found, file),
+            Place::Outside(path) => Resolved::Outside(path),
+        })
+    }
+}
+
+/// Leaves a call with one path to the mount of the store.
+pub(crate) fn through_mount(call: &Call) -> Answer {
+    let at = match call.number {
+        libc::SYS_inotify_add_watch => At::path(1),
+        _ => At::dir(0),
+    };
+    match call.kernel_path(at)? {
+        None => Err(Stop::Kernel),
+        Some(path) => {
+            call.process.count(Reason::Other);
+            Ok(call.with(call.moved(at, &path))?)
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! `open` and its relatives.
+
+use super::{Answer, At, Call, Session, Stop};
+use crate::kernel::Result;
+use crate::memory;
+use crate::process::{File, open_flags};
+use crate::shared::Reason;
+use crate::walk::Found;
+use libc::*;
+use vfs::{Attr, Errno, FileType, Ino, NewNode, OpenFlags};
+
+/// `O_LARGEFILE`, which the kernel shows in the flags of each file.
+const LARGE: u32 = 0o100_000;
+/// Flags that no later call sees.
+const OF_OPEN_ONLY: i32 = O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC;
+const TMPFILE: i32 = O_TMPFILE & !O_DIRECTORY;
+/// Times that a name may appear and vanish during an open.
+const ATTEMPTS: usize = 100;
+
+/// The flags and the mode of an open.
+#[derive(Clone, Copy)]
+struct Wanted {
+    flags: i32,
+    mode: u32,
+}
+
+impl Wanted {
+    fn has(&self, flag: i32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The flags of the description.
+    fn kept(&self) -> u32 {
+        (self.flags & !OF_OPEN_ONLY) as u32 | LARGE
+    }
+}
+
+/// Opens a file.
+pub(crate) fn open(call: &Call) -> Answer {
+    let (at, flags, mode) = match call.number {
+        SYS_open => (At::path(0), call.int(1), call.args[2]),
+        SYS_creat => (At::path(0), O_CREAT | O_WRONLY | O_TRUNC, call.args[1]),
+        SYS_openat => (At::dir(0), call.int(2), call.args[3]),
+        _ => {
+            if !call.is_ours(At::dir(0))? {
+                return Err(Stop::Kernel);
+            }
+            let [flags, mode, resolve] = memory::load::<[u64; 3]>(call.args[2])?;
+            if call.args[3] != 24 || resolve != 0 {
+                return Err(Errno::NOSYS.into()); // programs then use openat
+            }
+            (At::dir(0), flags as i32, mode)
+        }
+    };
+    let mode = mode as u32 & 0o7777 & !call.process.umask();
+    let wanted = Wanted { flags, mode };
+    let follow = !wanted.has(O_NOFOLLOW) && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL;
+    if let Some(file) = named_by_number(call, at)? {
+        return open_again(call, &file, wanted);
+    }
+    for _ in 0..ATTEMPTS {
+        match call.at(at, follow, |session, found| {
+            open_found(call, session, found, wanted)
+        }) {
+            Err(Stop::Errno(Errno::EXIST)) if !wanted.has(O_EXCL) => {} // made meanwhile
+            Err(Stop::Errno(Errno::AGAIN)) => return to_mount(call, at),
+            done => return done,
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+/// The open file that a path like `/dev/fd/3` names, if it is one of the store.
+fn named_by_number(call: &Call, at: At) -> Result<Option<File>> {
+    let path = memory::path(call.args[at.path])?;
+    let number = match &path[..] {
+        b"/dev/stdin" => 0,
+        b"/dev/stdout" => 1,
+        b"/dev/stderr" => 2,
+        path => {
+            let places = [&b"/dev/fd/"[..], b"/proc/self/fd/"];
+            let digits = places.iter().find_map(|place| path.strip_prefix(*place));
+            let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+            match digits.and_then(|digits| digits.parse::<u32>().ok()) {
+                Some(number) => number,
+                None => return Ok(None),
+            }
+        }
+    };
+    Ok(call.process.file(number.into()))
+}
+
+/// Opens an open file again, with an offset of its own.
+fn open_again(call: &Call, file: &File, wanted: Wanted) -> Answer {
+    let session = call.session()?;
+    let mut access = open_flags(wanted.flags as u32);
+    access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC));
+    file.fs()?.open(&session.cx, file.ino(), access)?;
+    let name = file.description.opened_as();
+    let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
+    finish(call, &session, file.ino(), wanted, name)
+}
+
+/// Opens a node that is neither file nor directory: the kernel's, if the store is mounted.
+fn to_mount(call: &Call, at: At) -> Answer {
+    let path = call.kernel_path(at)?.ok_or(Errno::NXIO)?;
+    if call.process.mounted().is_none() {
+        return Err(Errno::NXIO.into());
+    }
+    call.process.count(Reason::Other);
+    Ok(call.with(call.moved(at, &path))?)
+}
+
+fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
+    let Some((_, attr)) = &found.node else {
+        return create(call, session, found, wanted);
+    };
+    if wanted.has(O_CREAT) && wanted.has(O_EXCL) {
+        return Err(Errno::EXIST.into());
+    }
+    if wanted.has(TMPFILE) {
+        let made = session.fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
+        return open_made(call, session, &made, wanted, None);
+    }
+    let is_path = wanted.has(O_PATH);
+    match attr.kind {
+        FileType::Directory if wanted.has(O_CREAT) => return Err(Errno::ISDIR.into()),
+        FileType::Directory => {}
+        _ if wanted.has(O_DIRECTORY) => return Err(Errno::NOTDIR.into()),
+        FileType::Symlink if !is_path => return Err(Errno::LOOP.into()),
+        FileType::Symlink | FileType::Regular => {}
+        _ => return Err(Errno::AGAIN.into()),
+    }
+    let mut access = open_flags(wanted.flags as u32);
+    access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC) && !is_path);
+    let fs = &session.fs;
+    match is_path {
+        true => fs.open(&session.process.permitted()?, attr.ino, access)?,
+        false => fs.open(&session.cx, attr.ino, access)?,
+    }
+    let name = (!found.name.is_empty()).then(|| (found.dir.ino(), &found.name[..]));
+    finish(call, session, attr.ino, wanted, name)
+}
+
+fn create(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
+    if !wanted.has(O_CREAT) || wanted.has(O_PATH) {
+        return Err(Errno::NOENT.into());
+    }
+    if found.has_slash {
+        return Err(Errno::ISDIR.into());
+    }
+    let name = vfs::Name::new(found.dir.ino(), &found.name);
+    let made = session
+        .fs
+        .make(&session.cx, name, &NewNode::file(wanted.mode))?;
+    open_made(call, session, &made, wanted, Some((name.dir, name.name)))
+}
+
+/// Opens a file that this call has made, whatever its mode permits.
+fn open_made(
+    call: &Call,
+    session: &Session,
+    made: &Attr,
+    wanted: Wanted,
+    name: Option<(Ino, &[u8])>,
+) -> Answer {
+    let access = open_flags(wanted.flags as u32);
+    let opened = session
+        .fs
+        .open(&session.process.permitted()?, made.ino, access);
+    session.fs.forget(made.ino, 1);
+    opened?;
+    finish(call, session, made.ino, wanted, name)
+}
+
+fn finish(
+    call: &Call,
+    session: &Session,
+    ino: Ino,
+    wanted: Wanted,
+    name: Option<(Ino, &[u8])>,
+) -> Answer {
+    let cloexec = (wanted.flags & O_CLOEXEC) as u32;
+    let opened = call.process.open(ino, wanted.kept() | cloexec, name);
+    // A description that was made has given the file back itself.
+    if opened == Err(Errno::NFILE) {
+        session.fs.release(ino);
+    }
+    Ok(opened?)
+}

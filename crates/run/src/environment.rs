@@ -1,0 +1,104 @@
+//! The environment variables by which a program passes its state to the next one.
+
+use crate::kernel::{self, Result};
+use crate::process::{Process, Start};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// The loader's variable, with the `=`.
+pub(crate) const PRELOAD: &str = "LD_PRELOAD=";
+/// The start of the names of all variables of this library.
+pub(crate) const PREFIX: &str = "SELVEDGE_RUN_";
+/// Bytes of a variable that decide whether it is one of these.
+pub(crate) const NAME_MAX: usize = 16;
+
+pub(crate) const AT: &str = "SELVEDGE_RUN_AT";
+pub(crate) const STORE: &str = "SELVEDGE_RUN_STORE";
+pub(crate) const STATE: &str = "SELVEDGE_RUN_STATE";
+pub(crate) const LIBRARY: &str = "SELVEDGE_RUN_LIBRARY";
+
+/// The descriptors that stay open at `execve`, and the descriptions that the process stops using.
+pub(crate) struct Passed {
+    pub(crate) files: Vec<(u32, u32)>,
+    dropped: Vec<u32>,
+    cwd: u64,
+}
+
+/// State that the process passes to a program that it executes.
+pub(crate) fn passed(process: &Process) -> Result<Passed> {
+    let all: Vec<(u32, u32)> = process.files().collect();
+    let mut files = Vec::new();
+    for (fd, number) in &all {
+        if !kernel::closes_on_exec(*fd)? {
+            files.push((*fd, *number));
+        }
+    }
+    let kept: BTreeSet<u32> = files.iter().map(|(_, number)| *number).collect();
+    let used: BTreeSet<u32> = all.iter().map(|(_, number)| *number).collect();
+    let dropped = match process.is_vfork_child() {
+        true => Vec::new(), // they are the parent's
+        false => used.difference(&kept).copied().collect(),
+    };
+    let cwd = process.cwd().map_or(0, |ino| ino.0);
+    Ok(Passed {
+        files,
+        dropped,
+        cwd,
+    })
+}
+
+/// The variables, each with a 0 at its end. `preloaded` is the program's own variable for the loader.
+pub(crate) fn strings(process: &Process, passed: &Passed, preloaded: &[u8]) -> Vec<Vec<u8>> {
+    let library = process.library.as_bytes();
+    let others = preloaded
+        .strip_prefix(PRELOAD.as_bytes())
+        .unwrap_or_default();
+    let others = others.split(|byte| b": ".contains(byte));
+    let others: Vec<&[u8]> = others
+        .filter(|other| !other.is_empty() && *other != library)
+        .collect();
+    let libraries = [&[library][..], &others[..]].concat().join(&b':');
+    let mut state = format!("{} {} {}", process.memory, process.placeholder, passed.cwd);
+    for (fd, number) in &passed.files {
+        let _ = write!(state, " {fd}:{number}");
+    }
+    for number in &passed.dropped {
+        let _ = write!(state, " -{number}");
+    }
+    let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value, b"\0"].concat();
+    vec![
+        [PRELOAD.as_bytes(), &libraries, b"\0"].concat(),
+        variable(AT, &process.at),
+        variable(STORE, process.store.as_bytes()),
+        variable(LIBRARY, library),
+        variable(STATE, state.as_bytes()),
+    ]
+}
+
+/// The state that the variables describe, if the process runs under `selvedge run`.
+pub(crate) fn start() -> Option<(Start, Vec<u32>)> {
+    use std::os::unix::ffi::OsStringExt;
+    let text = |name: &str| std::env::var(name).ok();
+    let at = std::env::var_os(AT)?.into_vec();
+    let state = text(STATE)?;
+    let mut words = state.split(' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (memory, placeholder, cwd) = (number()? as u32, number()? as u32, number()?);
+    let mut start = Start {
+        at,
+        store: text(STORE)?,
+        library: text(LIBRARY)?,
+        memory,
+        placeholder,
+        cwd,
+        files: Vec::new(),
+    };
+    let mut dropped = Vec::new();
+    for word in words {
+        match word.split_once(':') {
+            Some((fd, number)) => start.files.push((fd.parse().ok()?, number.parse().ok()?)),
+            None => dropped.push(word.strip_prefix('-')?.parse().ok()?),
+        }
+    }
+    Some((start, dropped))
+}

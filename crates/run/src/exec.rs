@@ -1,0 +1,151 @@
+//! `execve`: the new program gets this library, the descriptors that stay open, and the working directory.
+
+use crate::abi::thread;
+use crate::calls::{Answer, At, Call, Resolved};
+use crate::environment::{self, Passed};
+use crate::kernel::Result;
+use crate::memory;
+use crate::shared::Reason;
+use libc::{AT_EMPTY_PATH, SYS_execve};
+use std::ffi::CString;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
+
+/// The environment for a call, which the kernel reads.
+#[derive(Default)]
+struct Scratch {
+    strings: Vec<Vec<u8>>,
+    pointers: Vec<u64>,
+}
+
+/// `execve` and `execveat`.
+pub(crate) fn execute(call: &Call) -> Answer {
+    let (at, variables) = match call.number {
+        SYS_execve => (At::path(0), 2),
+        _ => (At::dir(0), 3),
+    };
+    let path = program(call, at)?;
+    let process = call.process;
+    let passed = environment::passed(process)?;
+    let mut scratch = Scratch::take(&thread().environment);
+    scratch.fill(call, variables, &passed)?;
+    let mut args = call.args;
+    args[variables] = scratch.pointers.as_ptr() as u64;
+    scratch.leave(&thread().environment);
+    if let Some(path) = &path {
+        args[at.path] = path.as_ptr() as u64;
+        if let Some(dir) = at.dir {
+            args[dir] = libc::AT_FDCWD as u64;
+            args[4] &= !(AT_EMPTY_PATH as u64);
+        }
+    }
+    // A child of `vfork` uses the descriptions beside its parent from now on.
+    let is_borrower = process.is_vfork_child();
+    let refs = |by: i32| {
+        for number in passed
+            .files
+            .iter()
+            .map(|(_, number)| *number)
+            .collect::<std::collections::BTreeSet<_>>()
+        {
+            let refs = &process.shared.description(number).refs;
+            match by {
+                1 => refs.fetch_add(1, AcqRel),
+                _ => refs.fetch_sub(1, AcqRel),
+            };
+        }
+    };
+    if is_borrower {
+        refs(1);
+    } else {
+        process.leave();
+    }
+    // If it succeeds, a parent that waits in `vfork` continues with this thread's state.
+    let inside = u32::from(!is_borrower);
+    thread().inside.store(inside, Relaxed);
+    let failed = call.with(args);
+    thread().inside.store(1, Relaxed);
+    if is_borrower {
+        refs(-1);
+    }
+    Ok(failed?)
+}
+
+/// The path for the kernel, unless that of the call is right.
+fn program(call: &Call, at: At) -> Result<Option<CString>> {
+    if at.dir.is_some() && memory::text(call.args[at.path], 1)?.is_some() {
+        let Some(file) = call.process.file(call.args[0]) else {
+            return Ok(None);
+        };
+        let fd = crate::calls::locks::on_mount(call.process, &file, true)?;
+        let path = format!("/proc/self/fd/{fd}");
+        return CString::new(path).map(Some).map_err(|_| vfs::Errno::INVAL);
+    }
+    if !call.is_ours(at)? {
+        return Ok(None);
+    }
+    let session = call.session()?;
+    match session.resolve(call, at, true)? {
+        Resolved::Inside(found, _dir) => {
+            found.attr()?;
+            call.process.count(Reason::Execute);
+            call.kernel_path(at)
+        }
+        Resolved::Outside(path) => Ok(Some(path)),
+        Resolved::Foreign => Ok(None),
+    }
+}
+
+impl Scratch {
+    /// The memory of the last call of the thread.
+    fn take(word: &AtomicU64) -> Box<Self> {
+        match word.swap(0, Relaxed) {
+            0 => Box::default(),
+            // SAFETY: `leave` has stored the box, and the swap has removed it.
+            address => unsafe { Box::from_raw(address as *mut Self) },
+        }
+    }
+
+    /// Leaves the memory to the next call: a child of `vfork` that becomes another program cannot free it.
+    fn leave(self: Box<Self>, word: &AtomicU64) {
+        word.store(Box::into_raw(self) as u64, Relaxed);
+    }
+
+    fn fill(&mut self, call: &Call, n: usize, passed: &Passed) -> Result<()> {
+        self.strings.clear();
+        self.pointers.clear();
+        let mut preloaded = Vec::new();
+        for pointer in memory::pointers(call.args[n])? {
+            let start = memory::text(pointer, environment::NAME_MAX)?;
+            let start = match start {
+                Some(whole) => whole,
+                None => memory::bytes(pointer, environment::NAME_MAX)?.to_vec(),
+            };
+            if start.starts_with(environment::PRELOAD.as_bytes()) {
+                preloaded = memory::text(pointer, 1 << 17)?.unwrap_or_default();
+            } else if !start.starts_with(environment::PREFIX.as_bytes()) {
+                self.pointers.push(pointer);
+            }
+        }
+        self.strings = environment::strings(call.process, passed, &preloaded);
+        let pointers: Vec<u64> = self
+            .strings
+            .iter()
+            .map(|text| text.as_ptr() as u64)
+            .collect();
+        self.pointers.extend(pointers);
+        self.pointers.push(0);
+        Ok(())
+    }
+}
+
+impl crate::process::Process {
+    /// The process ends, or executes another program: what the backend has not sent yet is sent.
+    pub(crate) fn leave(&self) {
+        if let (false, Some(fs)) = (self.is_vfork_child(), self.connected()) {
+            self.backend.finish(&*fs);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Children: `fork`, `vfork`, `clone`.
+//!
+//! - A child with a copy of the memory gets a connection of its own. No other thread is inside this library
+//!   while the memory is copied.
+//! - A child of `vfork`, as `posix_spawn` makes it, shares the memory but not the descriptors. It gets a
+//!   table of descriptors of its own, which its parent drops when it continues.
+//! - A thread shares everything.
+
+use crate::calls::{Answer, Call, Stop};
+use crate::heap::Heap;
+use crate::memory;
+use libc::{
+    CLONE_THREAD, CLONE_VFORK, CLONE_VM, SIGCHLD, SYS_clone, SYS_clone3, SYS_fork, SYS_vfork,
+};
+use std::sync::PoisonError;
+
+/// Flags, and the stack of the child or 0.
+fn arguments(call: &Call) -> crate::kernel::Result<(u64, u64)> {
+    match call.number {
+        SYS_fork => Ok((SIGCHLD as u64, 0)),
+        SYS_vfork => Ok(((CLONE_VM | CLONE_VFORK) as u64, 0)),
+        SYS_clone => Ok((call.args[0], call.args[1])),
+        SYS_clone3 => Ok((
+            memory::load(call.args[0])?,
+            memory::load(call.args[0] + 40)?,
+        )),
+        _ => unreachable!("the calls that make a process"),
+    }
+}
+
+/// Makes a child, or lets the kernel make it.
+pub(crate) fn fork(call: &Call) -> Answer {
+    let (flags, stack) = arguments(call)?;
+    let has = |flag: i32| flags & flag as u64 != 0;
+    let process = call.process;
+    if has(CLONE_VM) {
+        if has(CLONE_VFORK) && !has(CLONE_THREAD) && !process.is_vfork_child() {
+            process.before_vfork()?;
+        }
+        return Err(Stop::Kernel);
+    }
+    let _alone = process.gate.write().unwrap_or_else(PoisonError::into_inner);
+    process.share_with_child();
+    if stack != 0 {
+        return Err(Stop::Kernel); // the child starts elsewhere, and is noticed at its first call
+    }
+    let child = {
+        let _paused = Heap::pause();
+        call.pass()
+    };
+    match child {
+        Ok(0) => process.become_child(),
+        Ok(_) => {}
+        Err(_) => process.no_child(),
+    }
+    Ok(child?)
+}

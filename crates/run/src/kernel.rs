@@ -1,0 +1,238 @@
+//! System calls of this library itself, which no replaced instruction sees.
+//!
+//! Each function passes numbers, or memory that outlives the call.
+
+use crate::abi::syscall;
+use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::Errno;
+
+/// Result of a system call.
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+/// The result that the kernel encodes in `value`.
+pub(crate) fn result(value: i64) -> Result<u64> {
+    match value {
+        -4095..=-1 => Err(Errno::from_raw_os_error(-value as i32)),
+        _ => Ok(value as u64),
+    }
+}
+
+/// The value by which the kernel returns `result`.
+pub(crate) fn encode(result: Result<u64>) -> u64 {
+    result.unwrap_or_else(|errno| -i64::from(errno.raw_os_error()) as u64)
+}
+
+/// Calls that get no address.
+fn plain(number: i64, args: [u64; 6]) -> Result<u64> {
+    // SAFETY: the calls below that use this change descriptors or the process's attributes only.
+    result(unsafe { syscall(number, args) })
+}
+
+/// The first file descriptor from `from` on that is free, as a duplicate of `fd`.
+pub(crate) fn duplicate(fd: u32, from: u32, close_on_exec: bool) -> Result<u32> {
+    let command = if close_on_exec {
+        libc::F_DUPFD_CLOEXEC
+    } else {
+        libc::F_DUPFD
+    };
+    let args = [fd.into(), command as u64, from.into(), 0, 0, 0];
+    plain(libc::SYS_fcntl, args).map(|fd| fd as u32)
+}
+
+/// Whether the descriptor is closed at `execve`.
+pub(crate) fn closes_on_exec(fd: u32) -> Result<bool> {
+    let flags = plain(
+        libc::SYS_fcntl,
+        [fd.into(), libc::F_GETFD as u64, 0, 0, 0, 0],
+    )?;
+    Ok(flags & libc::FD_CLOEXEC as u64 != 0)
+}
+
+/// Closes a descriptor.
+pub(crate) fn close(fd: u32) -> Result<()> {
+    plain(libc::SYS_close, [fd.into(), 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// Closes a range of descriptors, or marks them.
+pub(crate) fn close_range(first: u32, last: u32, flags: u64) -> Result<()> {
+    plain(
+        libc::SYS_close_range,
+        [first.into(), last.into(), flags, 0, 0, 0],
+    )
+    .map(drop)
+}
+
+/// Opens a file of the kernel by its absolute path.
+pub(crate) fn open(path: &CStr, flags: i32) -> Result<u32> {
+    let args = [
+        libc::AT_FDCWD as u64,
+        path.as_ptr() as u64,
+        flags as u64,
+        0o600,
+        0,
+        0,
+    ];
+    // SAFETY: the path ends with 0 and outlives the call.
+    result(unsafe { syscall(libc::SYS_openat, args) }).map(|fd| fd as u32)
+}
+
+/// The device and inode number of a file of the kernel; with `None`, of the descriptor.
+pub(crate) fn device_and_inode(path: Option<&CStr>, fd: i32) -> Result<(u64, u64)> {
+    // SAFETY: all bits 0 is a valid value of the structure.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let (path, flags) = match path {
+        Some(path) => (path, 0),
+        None => (c"", libc::AT_EMPTY_PATH),
+    };
+    let args = [
+        fd as u64,
+        path.as_ptr() as u64,
+        &raw mut stat as u64,
+        flags as u64,
+        0,
+        0,
+    ];
+    // SAFETY: the path ends with 0; the kernel writes a `stat`.
+    result(unsafe { syscall(libc::SYS_newfstatat, args) })?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Changes the kernel's working directory.
+pub(crate) fn change_directory(path: &CStr) -> Result<()> {
+    let args = [path.as_ptr() as u64, 0, 0, 0, 0, 0];
+    // SAFETY: the path ends with 0 and outlives the call.
+    result(unsafe { syscall(libc::SYS_chdir, args) }).map(drop)
+}
+
+/// Reads a whole file of the kernel of less than 4 KiB.
+pub(crate) fn read_small(path: &CStr) -> Result<Vec<u8>> {
+    let fd = open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let mut text = vec![0_u8; 4096];
+    let args = [
+        fd.into(),
+        text.as_mut_ptr() as u64,
+        text.len() as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel writes at most the length of the buffer.
+    let read = result(unsafe { syscall(libc::SYS_read, args) });
+    close(fd)?;
+    text.truncate(read? as usize);
+    Ok(text)
+}
+
+/// The id of this thread.
+pub(crate) fn thread_id() -> u32 {
+    let known = &crate::abi::thread().id;
+    match known.load(Relaxed) {
+        0 => {
+            let id = plain(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32;
+            known.store(id, Relaxed);
+            id
+        }
+        id => id,
+    }
+}
+
+/// The id of this process.
+pub(crate) fn process_id() -> u32 {
+    plain(libc::SYS_getpid, [0; 6]).unwrap_or(0) as u32
+}
+
+/// Whether a thread of this id exists.
+pub(crate) fn thread_exists(id: u32) -> bool {
+    plain(libc::SYS_tkill, [id.into(), 0, 0, 0, 0, 0]) != Err(Errno::SRCH)
+}
+
+/// Sends a signal to the calling thread.
+pub(crate) fn raise(signal: i32) {
+    let args = [
+        process_id().into(),
+        thread_id().into(),
+        signal as u64,
+        0,
+        0,
+        0,
+    ];
+    let _ = plain(libc::SYS_tgkill, args);
+}
+
+/// The effective or the real ids of user and group, and the supplementary groups.
+pub(crate) fn credentials(is_real: bool) -> Result<(u32, u32, Vec<u32>)> {
+    let (user, group) = match is_real {
+        true => (libc::SYS_getuid, libc::SYS_getgid),
+        false => (libc::SYS_geteuid, libc::SYS_getegid),
+    };
+    let (user, group) = (plain(user, [0; 6])?, plain(group, [0; 6])?);
+    let mut groups = vec![0_u32; plain(libc::SYS_getgroups, [0; 6])? as usize];
+    let args = [groups.len() as u64, groups.as_mut_ptr() as u64, 0, 0, 0, 0];
+    // SAFETY: the kernel writes at most that many ids.
+    let count = result(unsafe { syscall(libc::SYS_getgroups, args) })?;
+    groups.truncate(count as usize);
+    Ok((user as u32, group as u32, groups))
+}
+
+/// Makes a directory that only its owner may use, unless it exists.
+pub(crate) fn make_directory(path: &CStr) -> Result<()> {
+    let args = [path.as_ptr() as u64, 0o700, 0, 0, 0, 0];
+    // SAFETY: the path ends with 0 and outlives the call.
+    match result(unsafe { syscall(libc::SYS_mkdir, args) }) {
+        Ok(_) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Waits until `word` is not `value` or the time has passed.
+pub(crate) fn wait(word: &std::sync::atomic::AtomicU32, value: u32, tv_nsec: i64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec };
+    let args = [
+        word.as_ptr() as u64,
+        libc::FUTEX_WAIT as u64,
+        value.into(),
+        &raw const time as u64,
+        0,
+        0,
+    ];
+    // SAFETY: the word and the time outlive the call.
+    unsafe { syscall(libc::SYS_futex, args) };
+}
+
+/// Wakes a thread that waits for `word`.
+pub(crate) fn wake(word: &std::sync::atomic::AtomicU32) {
+    let args = [word.as_ptr() as u64, libc::FUTEX_WAKE as u64, 1, 0, 0, 0];
+    // SAFETY: the call has no effect on memory.
+    unsafe { syscall(libc::SYS_futex, args) };
+}
+
+/// Blocks all signals while it lives.
+pub(crate) struct Quiet(u64);
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        Self(Self::set(u64::MAX))
+    }
+
+    fn set(mask: u64) -> u64 {
+        let mut old = 0_u64;
+        let args = [
+            libc::SIG_SETMASK as u64,
+            &raw const mask as u64,
+            &raw mut old as u64,
+            8,
+            0,
+            0,
+        ];
+        // SAFETY: the kernel reads one mask and writes the other, of 8 bytes each.
+        unsafe { syscall(libc::SYS_rt_sigprocmask, args) };
+        old
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        Self::set(self.0);
+    }
+}

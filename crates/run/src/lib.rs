@@ -1,0 +1,147 @@
+//! Runs unmodified programs whose system calls below a mount point are answered inside their own processes,
+//! by a [`vfs::FileSystem`].
+//!
+//! [`launch`] starts a command with a library in `LD_PRELOAD`, which [`preload!`] makes of this crate and a
+//! [`Backend`]. The library stays with all programs that the command executes.
+//!
+//! # Guarantees
+//!
+//! 1. Calls on paths below the mount point, and on descriptors of files there, have the results of Linux.
+//!    All other calls are the kernel's, unchanged. The module `handler` has the table.
+//! 2. Descriptors have the numbers that the kernel would give. They survive `dup`, `fork`, `posix_spawn` and
+//!    `execve`, and share offsets and flags as POSIX says (`shared`, `process`).
+//! 3. Calls in handlers of signals, and by any number of threads, work (`signals`, `heap`).
+//! 4. Permissions are those of the process's credentials, for each component of a path (`walk`).
+//! 5. A call that is not answered here goes to the mount of the store at the same path, if there is one.
+//!    [`Counts`] says how often.
+//!
+//! # Limits
+//!
+//! - Linux on x86-64 only, on a processor with XSAVEC. [`launch`] fails elsewhere.
+//! - Static programs, set-id programs, and code that a program generates are not seen, nor are `syscall`
+//!   instructions of objects that `dlopen` adds. Their calls go to the mount. Libc is seen, so almost no
+//!   object has such instructions.
+//! - A path that reaches the mount point by another name goes to the mount: `/x/../mnt`, `//mnt`, or
+//!   a symbolic link elsewhere.
+//! - A process that a signal kills loses what its backend has not sent, and its open file descriptions
+//!   count as used until the run ends.
+//! - A file that a process has open without a name, and a child opens for the first time after the parent has
+//!   closed it, is gone.
+//! - Cancelling a thread that waits in a call ends it without unwinding its C++ frames.
+//!
+//! # How calls are seen
+//!
+//! One of four ways to see system calls is cheap enough. Measured on one machine, for a call of 142 ns:
+//!
+//! | way | sees | adds to each other call | per seen call |
+//! |---|---|---|---|
+//! | symbols of libc (not measured) | no call from inside libc, such as those of stdio | | |
+//! | Syscall User Dispatch | all of a thread that enables it | 80 ns | 2.2 us, a signal |
+//! | seccomp with a trap | all; cannot be taken back; no set-id programs | 55 ns | 2.2 us, a signal |
+//! | replaced instructions | all of objects that are loaded at the start | a few ns | 0.15 us |
+//!
+//! Most `syscall` instructions follow one that sets the number of the call, whose five bytes hold a jump. The
+//! others get theirs with neighbours (`sites`). All 526 of Debian's glibc 2.36 can be replaced, and all 46 of
+//! its loader. The places in an object are found once for each run of a command, and are known to all its
+//! processes by the object's build id.
+#![warn(unreachable_pub)]
+#![allow(non_upper_case_globals)] // numbers of system calls in patterns
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("selvedge-run replaces machine code: it supports Linux on x86-64 only");
+
+mod abi;
+mod calls;
+mod environment;
+mod exec;
+mod fork;
+mod handler;
+mod heap;
+mod kernel;
+mod launch;
+mod memory;
+mod own;
+mod patch;
+mod process;
+mod shared;
+mod signals;
+mod sites;
+mod walk;
+
+pub use heap::Heap;
+pub use launch::{Counts, Error, Finished, Options, launch};
+pub use shared::Reason;
+
+use process::Process;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use vfs::FileSystem;
+
+/// The file system at the mount point.
+pub trait Backend: Send + Sync {
+    /// Connects a process to the store that [`Options::store`] names. Threads that it starts, and
+    /// descriptors that it opens, are invisible to the program.
+    ///
+    /// # Errors
+    /// The cause, in one line.
+    fn connect(&self, store: &str) -> Result<Arc<dyn FileSystem>, String>;
+
+    /// Sends what was not sent yet: the process ends or executes another program.
+    fn finish(&self, fs: &dyn FileSystem) {
+        let _ = fs.sync();
+    }
+}
+
+/// Starts to answer the calls of this process. Called by [`preload!`] before the program's own code runs,
+/// in the only thread of the process. Without the variables that [`launch`] sets, nothing happens.
+#[doc(hidden)]
+pub fn start(backend: &'static dyn Backend) {
+    let Some((start, dropped)) = environment::start() else {
+        return;
+    };
+    if let Err(errno) = begin(start, &dropped, backend) {
+        eprintln!("selvedge run: cannot start: {errno}; calls go to the kernel");
+    }
+}
+
+fn begin(
+    start: process::Start,
+    dropped: &[u32],
+    backend: &'static dyn Backend,
+) -> kernel::Result<()> {
+    if start.at.len() >= abi::PREFIX_MAX {
+        return Err(vfs::Errno::NAMETOOLONG);
+    }
+    for (to, from) in abi::PREFIX.iter().zip(&start.at) {
+        to.store(*from, Relaxed);
+    }
+    handler::start();
+    let process = Process::start(start, backend)?;
+    for number in dropped {
+        process
+            .shared
+            .description(*number)
+            .refs
+            .fetch_sub(1, AcqRel);
+    }
+    signals::start()?;
+    patch::all(process.shared)
+}
+
+/// Makes a dynamic library one that [`launch`] can preload: `run::preload!(BACKEND)`, where `BACKEND` is a
+/// static [`Backend`].
+#[macro_export]
+macro_rules! preload {
+    ($backend:expr) => {
+        #[global_allocator]
+        static HEAP: $crate::Heap = $crate::Heap;
+
+        extern "C" fn start() {
+            $crate::start(&$backend);
+        }
+
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static START: extern "C" fn() = start;
+    };
+}

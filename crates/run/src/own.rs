@@ -1,0 +1,90 @@
+//! Descriptors that this library and the backend open for themselves.
+//!
+//! They get high numbers, so that the program's own start where it expects them. The program can neither
+//! close nor replace them.
+
+use crate::abi::{self, CLASSES, FD_LIMIT, FDS, MAKES, OWN};
+use crate::kernel::{self, Result};
+use libc::{
+    CLONE_SETTLS, CLONE_THREAD, F_DUPFD, F_DUPFD_CLOEXEC, SYS_clone, SYS_clone3, SYS_close,
+    SYS_dup, SYS_fcntl, SYS_open, SYS_openat, SYS_openat2,
+};
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{AcqRel, Relaxed},
+};
+use vfs::Errno;
+
+/// The first numbers that are tried. The usual limit is 1024.
+const FROM: [u32; 3] = [960, 200, 100];
+
+/// No descriptor of this library is greater.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// Moves a descriptor of this library to a high number.
+pub(crate) fn keep(fd: u32) -> Result<u32> {
+    let moved = FROM
+        .iter()
+        .find_map(|from| kernel::duplicate(fd, *from, true).ok());
+    kernel::close(fd)?;
+    let moved = moved
+        .filter(|fd| (*fd as usize) < FD_LIMIT)
+        .ok_or(Errno::MFILE)?;
+    mark(moved);
+    Ok(moved)
+}
+
+/// Marks a descriptor as one of this library.
+pub(crate) fn mark(fd: u32) {
+    FDS[fd as usize].store(OWN, Relaxed);
+    HIGHEST.fetch_max(fd, Relaxed);
+}
+
+/// All descriptors of this library, in order.
+pub(crate) fn all() -> impl Iterator<Item = u32> {
+    let highest = HIGHEST.load(Relaxed);
+    (0..=highest).filter(|fd| FDS[*fd as usize].load(Relaxed) == OWN)
+}
+
+fn makes_descriptor(number: i64) -> bool {
+    [SYS_open, SYS_openat, SYS_openat2, SYS_dup].contains(&number)
+        || CLASSES
+            .get(number as usize)
+            .is_some_and(|class| class.load(Relaxed) == MAKES)
+}
+
+/// Handles a call that this library or the backend makes. `None`: the kernel executes it.
+pub(crate) fn answer(number: i64, args: &[u64; 6]) -> Option<u64> {
+    let duplicates = number == SYS_fcntl && [F_DUPFD, F_DUPFD_CLOEXEC].contains(&(args[1] as i32));
+    if makes_descriptor(number) || duplicates {
+        // SAFETY: the call is executed as it stands.
+        let made = kernel::result(unsafe { abi::syscall(number, *args) });
+        return Some(kernel::encode(
+            made.and_then(|fd| keep(fd as u32).map(u64::from)),
+        ));
+    }
+    match number {
+        SYS_close => {
+            let entry = FDS.get(args[0] as u32 as usize)?;
+            let _ = entry.compare_exchange(OWN, 0, AcqRel, Relaxed);
+        }
+        SYS_clone => adopt(args[0], args[4]),
+        SYS_clone3 => {
+            let flags = crate::memory::load::<u64>(args[0]).ok()?;
+            let pointer = crate::memory::load::<u64>(args[0] + 56).ok()?;
+            adopt(flags, pointer);
+        }
+        _ => {}
+    }
+    None
+}
+
+/// A thread of the backend is inside this library all its life.
+fn adopt(flags: u64, pointer: u64) {
+    let wanted = (CLONE_THREAD | CLONE_SETTLS) as u64;
+    if flags & wanted == wanted {
+        // SAFETY: libc has prepared the thread's storage, and starts the thread with this call.
+        let thread = unsafe { abi::thread_of(pointer) };
+        thread.inside.store(1, Relaxed);
+    }
+}

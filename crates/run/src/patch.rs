@@ -1,0 +1,204 @@
+//! Replaces `syscall` instructions of the loaded objects by jumps to trampolines.
+//!
+//! A trampoline executes the instructions that the jump replaced, calls [`entry`](crate::abi::entry), and
+//! executes the `syscall` itself unless that call has answered. It lies within the reach of a jump.
+//!
+//! It happens once, before the program's own code runs, in the only thread of the process. Objects that
+//! `dlopen` adds later are not changed; their calls of libc's functions are answered all the same.
+
+use crate::abi;
+use crate::handler::is_of_interest;
+use crate::kernel::{self, Result};
+use crate::shared::Shared;
+use crate::sites::{self, ANY, JUMP_BYTES, Site};
+use std::ffi::{CStr, c_int, c_void};
+
+/// Room for a trampoline: 28 bytes and those of its site.
+const ROOM: usize = 64;
+const PAGE: usize = 4096;
+/// The reach of a jump, less the size of any object.
+const REACH: usize = (1 << 31) - (1 << 28);
+
+/// Executable memory of an object.
+#[derive(Debug)]
+struct Text {
+    start: usize,
+    bytes: usize,
+    /// The object's build id and the segment as one number; 0 if it has none.
+    key: u64,
+}
+
+/// Replaces all instructions that can be about the store.
+pub(crate) fn all(shared: &Shared) -> Result<()> {
+    for text in texts() {
+        let sites = match shared.sites(text.key).filter(|_| text.key != 0) {
+            Some(sites) => sites,
+            None => {
+                let found = sites::find(text.code());
+                if text.key != 0 {
+                    shared.keep_sites(text.key, &found);
+                }
+                found.sites
+            }
+        };
+        let wanted = |site: &Site| {
+            let at = text.start + site.start as usize + usize::from(site.before);
+            at != abi::own_instruction() && (site.number == ANY || is_of_interest(site.number))
+        };
+        let sites: Vec<Site> = sites.into_iter().filter(wanted).collect();
+        if !sites.is_empty() {
+            text.replace(&sites)?;
+        }
+    }
+    Ok(())
+}
+
+/// The executable segments of all objects but the kernel's.
+fn texts() -> Vec<Text> {
+    let mut texts: Vec<Text> = Vec::new();
+    // SAFETY: the callback gets the vector, which outlives the call, and nothing else uses it.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut texts).cast()) };
+    texts
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    // SAFETY: `texts` passes its vector, and the loader a valid description of an object.
+    let (info, texts) = unsafe { (&*info, &mut *data.cast::<Vec<Text>>()) };
+    // SAFETY: the loader's names end with 0.
+    let name = unsafe { CStr::from_ptr(info.dlpi_name) };
+    if name.to_bytes().starts_with(b"linux-vdso") {
+        return 0;
+    }
+    // SAFETY: the object has that many program headers.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let mut notes = headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_NOTE);
+    let id = notes.find_map(|header| {
+        let at = (info.dlpi_addr + header.p_vaddr) as *const u8;
+        // SAFETY: the segment is loaded and can be read.
+        build_id(unsafe { std::slice::from_raw_parts(at, header.p_memsz as usize) })
+    });
+    let is_text = |header: &&libc::Elf64_Phdr| {
+        header.p_type == libc::PT_LOAD
+            && header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R
+    };
+    for header in headers.iter().filter(is_text) {
+        texts.push(Text {
+            start: (info.dlpi_addr + header.p_vaddr) as usize,
+            bytes: header.p_filesz as usize,
+            key: id.map_or(0, |id| {
+                id ^ header.p_vaddr.rotate_left(32) ^ header.p_filesz
+            }),
+        });
+    }
+    0
+}
+
+/// The first 8 bytes of the build id (a digest) among notes.
+fn build_id(mut notes: &[u8]) -> Option<u64> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    while let Some((header, rest)) = notes.split_first_chunk::<12>() {
+        let word = |n: usize| u32::from_ne_bytes(header[4 * n..][..4].try_into().expect("4 bytes"));
+        let (name, len) = (word(0) as usize, word(1) as usize);
+        let value = rest.get(name.next_multiple_of(4)..)?;
+        if word(2) == NT_GNU_BUILD_ID && rest.starts_with(b"GNU\0") && len >= 8 {
+            return value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+        }
+        notes = value.get(len.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+impl Text {
+    fn code(&self) -> &[u8] {
+        // SAFETY: the segment is loaded, can be read, and no thread changes it.
+        unsafe { std::slice::from_raw_parts(self.start as *const u8, self.bytes) }
+    }
+
+    /// Makes the trampolines of the sites, then the jumps to them.
+    fn replace(&self, sites: &[Site]) -> Result<()> {
+        let room = (PAGE + sites.len() * ROOM).next_multiple_of(PAGE);
+        let Some(island) = self.island(room)? else {
+            return Ok(()); // no memory within reach: these calls go to the kernel
+        };
+        // SAFETY: `island` has just made this mapping, of `room` bytes, for this object.
+        let memory = unsafe { std::slice::from_raw_parts_mut(island as *mut u8, room) };
+        memory[..8].copy_from_slice(&(abi::entry as *const () as u64).to_ne_bytes());
+        let places = (0..).map(|n| PAGE + n * ROOM);
+        for (site, place) in sites.iter().zip(places.clone()) {
+            let code = self.trampoline(site, island, place);
+            memory[place..place + code.len()].copy_from_slice(&code);
+        }
+        protect(island, room, libc::PROT_READ | libc::PROT_EXEC)?;
+        let start = self.start & !(PAGE - 1);
+        let bytes = self.start + self.bytes - start;
+        protect(
+            start,
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+        )?;
+        for (site, place) in sites.iter().zip(places) {
+            let at = self.start + site.start as usize;
+            let mut jump = [0xe9; JUMP_BYTES];
+            jump[1..].copy_from_slice(&distance(at + JUMP_BYTES, island + place));
+            // SAFETY: the bytes are those of whole instructions of a site, which only this thread could
+            // execute; no branch leads into them except to the first.
+            unsafe { std::ptr::copy_nonoverlapping(jump.as_ptr(), at as *mut u8, JUMP_BYTES) };
+        }
+        protect(start, bytes, libc::PROT_READ | libc::PROT_EXEC)
+    }
+
+    /// Memory near the object.
+    fn island(&self, bytes: usize) -> Result<Option<usize>> {
+        for hint in [
+            0,
+            self.start + self.bytes + (64 << 20),
+            self.start.saturating_sub(64 << 20),
+        ] {
+            let hint = hint & !(PAGE - 1);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let args = [hint as u64, bytes as u64, 3, flags as u64, u64::MAX, 0];
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let at = kernel::result(unsafe { abi::syscall(libc::SYS_mmap, args) })? as usize;
+            if at.abs_diff(self.start) < REACH {
+                return Ok(Some(at));
+            }
+            // SAFETY: the mapping was made above, and nothing uses it.
+            unsafe { abi::syscall(libc::SYS_munmap, [at as u64, bytes as u64, 0, 0, 0, 0]) };
+        }
+        Ok(None)
+    }
+
+    /// The code for a site, at `place` in the island, whose first word is the address of `entry`.
+    fn trampoline(&self, site: &Site, island: usize, place: usize) -> Vec<u8> {
+        let code = self.code();
+        let before = site.start as usize..site.start as usize + usize::from(site.before);
+        let after = before.end + 2..before.end + 2 + usize::from(site.after);
+        let mut out = code[before].to_vec();
+        out.extend([0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp, [rsp - 128]: the red zone
+        out.extend([0xff, 0x15]); // call [rip + ...]
+        out.extend(distance(island + place + out.len() + 4, island));
+        out.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp, [rsp + 128]
+        out.extend([0x72, 0x02]); // jc: over the next instruction
+        out.extend([0x0f, 0x05]); // syscall
+        out.extend(&code[after.clone()]);
+        out.push(0xe9); // jmp
+        out.extend(distance(
+            island + place + out.len() + 4,
+            self.start + after.end,
+        ));
+        out
+    }
+}
+
+/// The distance that an instruction which ends at `from` has to `to`.
+fn distance(from: usize, to: usize) -> [u8; 4] {
+    (to.wrapping_sub(from) as u32).to_le_bytes()
+}
+
+fn protect(start: usize, bytes: usize, protection: c_int) -> Result<()> {
+    let args = [start as u64, bytes as u64, protection as u64, 0, 0, 0];
+    // SAFETY: the memory is an island, or code that stays executable while it is written.
+    kernel::result(unsafe { abi::syscall(libc::SYS_mprotect, args) }).map(drop)
+}

@@ -1,0 +1,620 @@
+//! The state of a process: its connection to the store, its descriptors, its working directory.
+//!
+//! Guarantees:
+//!
+//! 1. A process that makes no call on the store connects to nothing.
+//! 2. A child has a connection of its own. It gets one at its first call on the store.
+//! 3. A description keeps its file in this process's file system while a descriptor of the process, or a
+//!    call, uses it. It is used in [`Shared`] while a process uses it.
+//!
+//! After a fork other threads do not exist in the child. Calls hold the gate shared and a fork holds it
+//! alone, so that no lock of this library is taken at that moment.
+
+use crate::Backend;
+use crate::abi::{CWD_INSIDE, FD_LIMIT, FDS, HAS_FILES, OWN, thread};
+use crate::kernel::{self, Result};
+use crate::shared::{DESCRIPTIONS, Description, Reason, Shared};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags};
+
+/// For each description, the number of its users in this process, with [`REFERS`] added if the process's
+/// file system has it open.
+static LOCAL: [AtomicU32; DESCRIPTIONS] = [const { AtomicU32::new(0) }; DESCRIPTIONS];
+const REFERS: u32 = 1 << 31;
+/// The device number of files where the store is not mounted.
+const DEVICE: u64 = 0x5e1;
+
+static PROCESS: OnceLock<Process> = OnceLock::new();
+
+/// A lock that stands for one of a file of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LockOf {
+    /// Those of a process, on an inode.
+    Process(Ino),
+    /// Those of an open file description.
+    Description(u32),
+}
+
+/// The state of this process.
+pub(crate) struct Process {
+    /// The absolute path of the mount point, without `/` at its end.
+    pub(crate) at: Vec<u8>,
+    /// The store, as the backend names it.
+    pub(crate) store: String,
+    /// The path of this library.
+    pub(crate) library: String,
+    pub(crate) shared: &'static Shared,
+    /// The descriptor of `shared`.
+    pub(crate) memory: u32,
+    /// The descriptor of which those of the store are duplicates.
+    pub(crate) placeholder: u32,
+    pub(crate) backend: &'static dyn Backend,
+    fs: RwLock<Option<Arc<dyn FileSystem>>>,
+    pub(crate) gate: RwLock<()>,
+    cx: RwLock<Option<Arc<Ctx>>>,
+    /// The working directory in the store, or 0.
+    cwd: AtomicU64,
+    umask: AtomicU32,
+    /// No descriptor of the store is greater.
+    highest: AtomicU32,
+    /// Descriptors of files that have the locks.
+    pub(crate) locks: Mutex<HashMap<LockOf, u32>>,
+    /// The id of the process. A fork sets it to 0 in the child.
+    alive: &'static AtomicU32,
+}
+
+/// The state that a program passes to the next one.
+pub(crate) struct Start {
+    pub(crate) at: Vec<u8>,
+    pub(crate) store: String,
+    pub(crate) library: String,
+    pub(crate) memory: u32,
+    pub(crate) placeholder: u32,
+    pub(crate) cwd: u64,
+    /// Descriptors and their descriptions.
+    pub(crate) files: Vec<(u32, u32)>,
+}
+
+/// The state of this process, which exists as soon as calls arrive.
+pub(crate) fn process() -> &'static Process {
+    PROCESS
+        .get()
+        .expect("made before any instruction is replaced")
+}
+
+/// The table of descriptors of this process, or of this child of `vfork`.
+pub(crate) fn table() -> &'static [AtomicU32; FD_LIMIT] {
+    match thread().fds.load(Relaxed) {
+        0 => &FDS,
+        // SAFETY: `vfork` made the table, of this size and zeroed, and never frees it.
+        address => unsafe { &*(address as *const [AtomicU32; FD_LIMIT]) },
+    }
+}
+
+/// A zeroed word that is zeroed again in a child.
+fn word_wiped_by_fork() -> Result<&'static AtomicU32> {
+    let args = [
+        0,
+        4096,
+        3,
+        (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
+        u64::MAX,
+        0,
+    ];
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let page = kernel::result(unsafe { crate::abi::syscall(libc::SYS_mmap, args) })?;
+    let args = [page, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+    // SAFETY: the page was made above.
+    kernel::result(unsafe { crate::abi::syscall(libc::SYS_madvise, args) })?;
+    // SAFETY: the page is zeroed, never unmapped, and used as this word only.
+    Ok(unsafe { &*(page as *const AtomicU32) })
+}
+
+impl Process {
+    /// Makes the state. Descriptors that the executing program passed on are adopted.
+    pub(crate) fn start(start: Start, backend: &'static dyn Backend) -> Result<&'static Self> {
+        let shared = Shared::map(start.memory)?;
+        let alive = word_wiped_by_fork()?;
+        alive.store(kernel::process_id(), Relaxed);
+        let process = Self {
+            at: start.at,
+            store: start.store,
+            library: start.library,
+            shared,
+            memory: start.memory,
+            placeholder: start.placeholder,
+            backend,
+            fs: RwLock::new(None),
+            gate: RwLock::new(()),
+            cx: RwLock::new(None),
+            cwd: AtomicU64::new(0),
+            umask: AtomicU32::new(u32::MAX),
+            highest: AtomicU32::new(0),
+            locks: Mutex::new(HashMap::new()),
+            alive,
+        };
+        for fd in [start.memory, start.placeholder] {
+            if fd as usize >= FD_LIMIT {
+                return Err(Errno::MFILE);
+            }
+            crate::own::mark(fd);
+        }
+        for (fd, number) in start.files {
+            if kernel::closes_on_exec(fd) == Ok(false) {
+                process.note(fd, number);
+                LOCAL[number as usize].fetch_add(1, Relaxed);
+            }
+        }
+        process.set_cwd_number(start.cwd);
+        PROCESS.set(process).map_err(|_| Errno::ALREADY)?;
+        Ok(self::process())
+    }
+
+    /// The file system of this process.
+    pub(crate) fn fs(&self) -> Result<Arc<dyn FileSystem>> {
+        let known = self
+            .fs
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(fs) = known {
+            return Ok(fs);
+        }
+        let mut fs = self.fs.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fs) = &*fs {
+            return Ok(fs.clone());
+        }
+        let _quiet = kernel::Quiet::new(); // threads of the backend get no signals of the program
+        let connected = self.backend.connect(&self.store).map_err(|error| {
+            eprintln!(
+                "selvedge run: cannot reach the store {}: {error}",
+                self.store
+            );
+            Errno::IO
+        })?;
+        *fs = Some(connected.clone());
+        Ok(connected)
+    }
+
+    /// The file system, if the process has used it.
+    pub(crate) fn connected(&self) -> Option<Arc<dyn FileSystem>> {
+        self.fs
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The caller of calls on paths.
+    pub(crate) fn cx(&self) -> Result<Arc<Ctx>> {
+        let known = self
+            .cx
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(cx) = known {
+            return Ok(cx);
+        }
+        let (uid, gid, groups) = kernel::credentials(false)?;
+        let pid = kernel::process_id();
+        let cx = Arc::new(Ctx {
+            gid,
+            groups,
+            pid,
+            ..Ctx::user(uid, gid)
+        });
+        *self.cx.write().unwrap_or_else(PoisonError::into_inner) = Some(cx.clone());
+        Ok(cx)
+    }
+
+    /// The caller of `access`, which asks for the real user.
+    pub(crate) fn real_cx(&self) -> Result<Ctx> {
+        let (uid, gid, groups) = kernel::credentials(true)?;
+        Ok(Ctx {
+            groups,
+            ..Ctx::user(uid, gid)
+        })
+    }
+
+    /// The caller of calls that an open descriptor permits.
+    pub(crate) fn permitted(&self) -> Result<Ctx> {
+        Ok(Ctx {
+            checked: true,
+            ..Ctx::clone(&*self.cx()?)
+        })
+    }
+
+    /// The process may have another user.
+    pub(crate) fn forget_credentials(&self) {
+        *self.cx.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The mode bits that new files do not get.
+    pub(crate) fn umask(&self) -> u32 {
+        let known = self.umask.load(Relaxed);
+        if known != u32::MAX {
+            return known;
+        }
+        let status = kernel::read_small(c"/proc/self/status").unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        let umask = line
+            .and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok())
+            .unwrap_or(0o022);
+        self.umask.store(umask, Relaxed);
+        umask
+    }
+
+    pub(crate) fn set_umask(&self, umask: u32) {
+        self.umask.store(umask & 0o777, Relaxed);
+    }
+
+    /// The working directory, if it is in the store.
+    pub(crate) fn cwd(&self) -> Option<Ino> {
+        Some(Ino(self.cwd.load(Relaxed))).filter(|ino| ino.0 != 0)
+    }
+
+    /// Sets the working directory; the caller passes a reference to it.
+    pub(crate) fn set_cwd(&self, ino: Option<Ino>) {
+        let is_own = thread().fds.load(Relaxed) == 0; // otherwise the parent of `vfork` has it
+        let old = self.cwd().filter(|old| *old != Ino::ROOT && is_own);
+        self.set_cwd_number(ino.map_or(0, |ino| ino.0));
+        if let (Some(old), Some(fs)) = (old, self.connected()) {
+            fs.forget(old, 1);
+        }
+    }
+
+    fn set_cwd_number(&self, number: u64) {
+        self.cwd.store(number, Relaxed);
+        CWD_INSIDE.store(u32::from(number != 0), Relaxed);
+    }
+
+    /// The device number of the mount, if the store is mounted.
+    pub(crate) fn mounted(&self) -> Option<u64> {
+        static FOUND: OnceLock<Option<u64>> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            let at = CString::new(self.at.clone()).ok()?;
+            let above = CString::new([&self.at[..], b"/.."].concat()).ok()?;
+            let (device, _) = kernel::device_and_inode(Some(&at), libc::AT_FDCWD).ok()?;
+            let (outer, _) = kernel::device_and_inode(Some(&above), libc::AT_FDCWD).ok()?;
+            (device != outer).then_some(device)
+        })
+    }
+
+    /// The device number of the store's files.
+    pub(crate) fn device(&self) -> u64 {
+        self.mounted().unwrap_or(DEVICE)
+    }
+
+    /// Sets up this process if it is the child of a fork that nobody has seen.
+    pub(crate) fn notice_fork(&self) {
+        if self.alive.load(Relaxed) == 0 {
+            self.become_child();
+        }
+    }
+
+    /// Prepares for a fork: the child will use all descriptions.
+    pub(crate) fn share_with_child(&self) {
+        self.each_description(|number| {
+            self.shared.description(number).refs.fetch_add(1, AcqRel);
+        });
+    }
+
+    /// The process ends, and uses no description any more. A child of `vfork` has used none itself.
+    pub(crate) fn end(&self) {
+        if !self.is_vfork_child() {
+            self.no_child();
+        }
+    }
+
+    /// The fork has failed.
+    pub(crate) fn no_child(&self) {
+        self.each_description(|number| {
+            self.shared.description(number).refs.fetch_sub(1, AcqRel);
+        });
+    }
+
+    /// Calls once for each description that has a descriptor.
+    fn each_description(&self, mut call: impl FnMut(u32)) {
+        let mut numbers: Vec<u32> = self.files().map(|(_, number)| number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.into_iter().for_each(&mut call);
+    }
+
+    /// The descriptors of the store, with their descriptions.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let highest = self.highest.load(Relaxed);
+        let table = table();
+        (0..=highest).filter_map(move |fd| match table[fd as usize].load(Relaxed) {
+            0 | OWN => None,
+            entry => Some((fd, entry - 1)),
+        })
+    }
+
+    /// Starts the life of a child.
+    pub(crate) fn become_child(&self) {
+        self.alive.store(kernel::process_id(), Relaxed);
+        thread().id.store(0, Relaxed);
+        // The connection belongs to the parent: it is abandoned, not closed.
+        let inherited = self
+            .fs
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        std::mem::forget(inherited);
+        self.forget_credentials();
+        self.files()
+            .for_each(|(_, number)| LOCAL[number as usize].store(0, Relaxed));
+        self.files().for_each(|(_, number)| {
+            LOCAL[number as usize].fetch_add(1, Relaxed);
+        });
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|of, fd| match of {
+            LockOf::Process(_) => {
+                let _ = kernel::close(*fd);
+                false
+            }
+            LockOf::Description(_) => true,
+        });
+    }
+
+    /// Opens a description for a file that the file system has open, and gives it a descriptor.
+    pub(crate) fn open(
+        &self,
+        ino: Ino,
+        flags: u32,
+        opened_as: Option<(Ino, &[u8])>,
+    ) -> Result<u64> {
+        let number = self
+            .shared
+            .describe(ino, flags & !(libc::O_CLOEXEC as u32), opened_as)?;
+        LOCAL[number as usize].store(1 | REFERS, Release);
+        let fd = kernel::duplicate(self.placeholder, 0, flags & libc::O_CLOEXEC as u32 != 0);
+        match fd {
+            Ok(fd) if (fd as usize) < FD_LIMIT => {
+                self.note(fd, number);
+                Ok(fd.into())
+            }
+            other => {
+                if let Ok(fd) = other {
+                    let _ = kernel::close(fd);
+                }
+                self.drop_user(number);
+                Err(other.err().unwrap_or(Errno::MFILE))
+            }
+        }
+    }
+
+    fn note(&self, fd: u32, number: u32) {
+        self.highest.fetch_max(fd, Relaxed);
+        HAS_FILES.store(1, Relaxed);
+        table()[fd as usize].store(number + 1, Release);
+    }
+
+    /// A descriptor that the kernel made as a duplicate of one of `number`.
+    pub(crate) fn duplicated(&self, fd: u32, number: u32) -> Result<()> {
+        if fd as usize >= FD_LIMIT {
+            let _ = kernel::close(fd);
+            return Err(Errno::MFILE);
+        }
+        LOCAL[number as usize].fetch_add(1, AcqRel);
+        self.note(fd, number);
+        Ok(())
+    }
+
+    /// Forgets a descriptor of the store. The kernel's is closed by the caller, afterwards.
+    pub(crate) fn forget_fd(&self, fd: u32) {
+        let Some(entry) = table().get(fd as usize) else {
+            return;
+        };
+        match entry.load(Relaxed) {
+            0 | OWN => {}
+            old => {
+                if entry.compare_exchange(old, 0, AcqRel, Relaxed).is_ok() {
+                    self.drop_locks_of_process(self.shared.description(old - 1).ino());
+                    self.drop_user(old - 1);
+                }
+            }
+        }
+    }
+
+    /// Closing any descriptor of a file drops the process's locks of it.
+    fn drop_locks_of_process(&self, ino: Ino) {
+        if thread().fds.load(Relaxed) != 0 {
+            return; // a child of `vfork` has no locks
+        }
+        let removed = self
+            .locks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&LockOf::Process(ino));
+        if let Some(fd) = removed {
+            let _ = kernel::close(fd);
+        }
+    }
+
+    fn drop_user(&self, number: u32) {
+        let local = &LOCAL[number as usize];
+        if local.fetch_sub(1, AcqRel) & !REFERS != 1 {
+            return;
+        }
+        let description = self.shared.description(number);
+        let refers = local.swap(0, AcqRel) & REFERS != 0;
+        if let (true, Some(fs)) = (refers, self.connected()) {
+            fs.release(description.ino());
+        }
+        let lock = self
+            .locks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&LockOf::Description(number));
+        if let Some(fd) = lock {
+            let _ = kernel::close(fd);
+        }
+        description.refs.fetch_sub(1, AcqRel);
+    }
+
+    /// The file of a descriptor, if it is one of the store.
+    pub(crate) fn file(&self, fd: u64) -> Option<File> {
+        let entry = table().get(fd as u32 as usize)?;
+        loop {
+            let number = match entry.load(Acquire) {
+                0 | OWN => return None,
+                entry => entry - 1,
+            };
+            let more = |users: u32| (users & !REFERS != 0).then_some(users + 1);
+            if LOCAL[number as usize]
+                .fetch_update(AcqRel, Relaxed, more)
+                .is_err()
+            {
+                continue; // closed meanwhile
+            }
+            let file = File {
+                number,
+                description: self.shared.description(number),
+            };
+            if entry.load(Acquire) == number + 1 {
+                return Some(file);
+            }
+        }
+    }
+
+    pub(crate) fn count(&self, reason: Reason) {
+        self.shared.count(reason);
+    }
+
+    /// Prepares the environment of a child of `vfork`: a table of its own, since its descriptors are
+    /// copies, while all other memory is that of the parent.
+    pub(crate) fn before_vfork(&self) -> Result<()> {
+        let thread = thread();
+        let mut spare = thread.spare.load(Relaxed);
+        if spare == 0 {
+            let size = size_of::<[AtomicU32; FD_LIMIT]>() as u64;
+            let args = [
+                0,
+                size,
+                3,
+                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
+                u64::MAX,
+                0,
+            ];
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            spare = kernel::result(unsafe { crate::abi::syscall(libc::SYS_mmap, args) })?;
+            thread.spare.store(spare, Relaxed);
+        }
+        // SAFETY: the mapping has this size and is zeroed, or was left by an earlier child; it stays.
+        let copy = unsafe { &*(spare as *const [AtomicU32; FD_LIMIT]) };
+        for (fd, number) in self.files() {
+            LOCAL[number as usize].fetch_add(1, AcqRel);
+            copy[fd as usize].store(number + 1, Relaxed);
+        }
+        for fd in crate::own::all() {
+            copy[fd as usize].store(OWN, Relaxed);
+        }
+        thread.umask.store(self.umask.load(Relaxed), Relaxed);
+        thread.cwd.store(self.cwd.load(Relaxed), Relaxed);
+        thread.fds.store(spare, Release);
+        Ok(())
+    }
+
+    /// Ends the work for a child of `vfork`, if this thread had one and continues.
+    pub(crate) fn after_vfork(&self) {
+        let thread = thread();
+        if thread.fds.load(Relaxed) == 0 || self.is_vfork_child() {
+            return;
+        }
+        let left: Vec<(u32, u32)> = self.files().collect();
+        for (fd, number) in left {
+            table()[fd as usize].store(0, Relaxed);
+            self.drop_user(number);
+        }
+        for fd in crate::own::all() {
+            table()[fd as usize].store(0, Relaxed);
+        }
+        self.umask.store(thread.umask.load(Relaxed), Relaxed);
+        self.set_cwd_number(thread.cwd.load(Relaxed));
+        self.forget_credentials();
+        thread.fds.store(0, Release);
+    }
+
+    /// Whether the thread runs as a child of `vfork`.
+    pub(crate) fn is_vfork_child(&self) -> bool {
+        thread().fds.load(Relaxed) != 0 && kernel::process_id() != self.id()
+    }
+
+    /// The id of the process itself.
+    fn id(&self) -> u32 {
+        self.alive.load(Relaxed)
+    }
+}
+
+/// A file of the store, in use by a call.
+pub(crate) struct File {
+    pub(crate) number: u32,
+    pub(crate) description: &'static Description,
+}
+
+impl File {
+    pub(crate) fn ino(&self) -> Ino {
+        self.description.ino()
+    }
+
+    /// The file system of this process, which has the file open from now on.
+    pub(crate) fn fs(&self) -> Result<Arc<dyn FileSystem>> {
+        let process = process();
+        let fs = process.fs()?;
+        let local = &LOCAL[self.number as usize];
+        if local.load(Acquire) & REFERS == 0 && local.fetch_or(REFERS, AcqRel) & REFERS == 0 {
+            let flags = open_flags(self.description.flags());
+            fs.open(&process.permitted()?, self.ino(), flags)
+                .inspect_err(|_| {
+                    local.fetch_and(!REFERS, AcqRel);
+                })?;
+        }
+        Ok(fs)
+    }
+
+    /// Whether it was opened for reading.
+    pub(crate) fn may_read(&self) -> Result<()> {
+        match open_flags(self.description.flags()).contains(OpenFlags::READ) {
+            true => Ok(()),
+            false => Err(Errno::BADF),
+        }
+    }
+
+    /// Whether it was opened for writing.
+    pub(crate) fn may_write(&self) -> Result<()> {
+        match open_flags(self.description.flags()).contains(OpenFlags::WRITE) {
+            true => Ok(()),
+            false => Err(Errno::BADF),
+        }
+    }
+
+    pub(crate) fn has(&self, flag: i32) -> bool {
+        self.description.flags() & flag as u32 != 0
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        process().drop_user(self.number);
+    }
+}
+
+/// The access that the flags of `open` ask for.
+pub(crate) fn open_flags(flags: u32) -> OpenFlags {
+    if flags & libc::O_PATH as u32 != 0 {
+        return OpenFlags::empty();
+    }
+    match flags as i32 & libc::O_ACCMODE {
+        libc::O_RDONLY => OpenFlags::READ,
+        libc::O_WRONLY => OpenFlags::WRITE,
+        _ => OpenFlags::READ | OpenFlags::WRITE,
+    }
+}

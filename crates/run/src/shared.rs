@@ -1,0 +1,273 @@
+//! Memory that all processes of a run share: open file descriptions, locks of files, counts, and the places
+//! of `syscall` instructions that were found already.
+//!
+//! Guarantees:
+//!
+//! 1. A description belongs to at most one file while a process uses it ([`Description::refs`]). A process
+//!    that is killed keeps its descriptions used until the run ends.
+//! 2. A lock whose holder has died is taken over.
+//!
+//! A process that writes nonsense here harms the processes of its own run only: the memory decides neither
+//! permissions nor contents of the store, which belong to the file system itself.
+
+use crate::kernel::{self, Result};
+use crate::sites::{Found, Site};
+use std::sync::atomic::{
+    AtomicU8, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use vfs::{Errno, Ino};
+
+/// Open file descriptions of a run.
+pub(crate) const DESCRIPTIONS: usize = 1 << 16;
+const FILE_LOCKS: usize = 1 << 10;
+const OBJECTS: usize = 1 << 10;
+const SITES: usize = 1 << 16;
+
+/// A reason for which a call was not answered in the process, or a kind of answer. `--stats` shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Reason {
+    /// Answered in the process.
+    Answered,
+    /// A mapping that others see (`MAP_SHARED`).
+    SharedMapping,
+    /// A file of the store is executed.
+    Execute,
+    /// A lock of a part of a file, or of a file.
+    Lock,
+    /// A call without an answer here: `ioctl`, `inotify_add_watch`, file handles.
+    Other,
+}
+
+impl Reason {
+    /// All reasons, with what `--stats` prints.
+    pub const ALL: [(Self, &str); 5] = [
+        (Self::Answered, "answered in the process"),
+        (Self::SharedMapping, "to the mount: shared mappings"),
+        (Self::Execute, "to the mount: programs executed"),
+        (Self::Lock, "to the mount: locks"),
+        (Self::Other, "to the mount: other calls"),
+    ];
+}
+
+/// A lock between processes. 0, or the id of the thread that holds it; with [`WAITED`] if others wait.
+pub(crate) struct Lock(AtomicU32);
+
+const WAITED: u32 = 1 << 31;
+
+/// Holds a [`Lock`].
+pub(crate) struct Held<'a>(&'a Lock);
+
+impl Lock {
+    pub(crate) fn lock(&self) -> Held<'_> {
+        let me = kernel::thread_id();
+        loop {
+            match self.0.compare_exchange(0, me, Acquire, Relaxed) {
+                Ok(_) => return Held(self),
+                Err(now) if now & !WAITED == me => return Held(self), // of a thread with our id that died
+                Err(now) => self.wait_for(now),
+            }
+        }
+    }
+
+    fn wait_for(&self, now: u32) {
+        let waited = now | WAITED;
+        if now != waited
+            && self
+                .0
+                .compare_exchange(now, waited, Relaxed, Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        kernel::wait(&self.0, waited, 100_000_000);
+        if self.0.load(Relaxed) == waited && !kernel::thread_exists(now & !WAITED) {
+            let _ = self.0.compare_exchange(waited, 0, AcqRel, Relaxed);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.0.0.swap(0, Release) & WAITED != 0 {
+            kernel::wake(&self.0.0);
+        }
+    }
+}
+
+/// An open file description: what all duplicates of a descriptor share.
+pub(crate) struct Description {
+    /// Processes that use it; 0 if it is free.
+    pub(crate) refs: AtomicU32,
+    /// `O_APPEND` and the other flags of `open`.
+    pub(crate) flags: AtomicU32,
+    /// Serialises calls that use the offset.
+    pub(crate) offset_lock: Lock,
+    name_len: AtomicU32,
+    pub(crate) ino: AtomicU64,
+    /// Offset of a file, or cookie of a directory.
+    pub(crate) offset: AtomicU64,
+    /// The directory in which the file was opened, or 0.
+    parent: AtomicU64,
+    name: [AtomicU8; 256],
+}
+
+impl Description {
+    pub(crate) fn ino(&self) -> Ino {
+        Ino(self.ino.load(Relaxed))
+    }
+
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.load(Relaxed)
+    }
+
+    /// The directory and the name by which the file was opened.
+    pub(crate) fn opened_as(&self) -> Option<(Ino, Vec<u8>)> {
+        let parent = self.parent.load(Relaxed);
+        let len = (self.name_len.load(Relaxed) as usize).min(self.name.len());
+        let name = self.name[..len]
+            .iter()
+            .map(|byte| byte.load(Relaxed))
+            .collect();
+        (parent != 0).then_some((Ino(parent), name))
+    }
+}
+
+/// A machine-code object whose sites are known.
+struct Object {
+    /// Key; 0 if the entry is free.
+    key: AtomicU64,
+    first: AtomicU32,
+    count: AtomicU32,
+}
+
+/// The memory. All bits 0 is its valid first state.
+pub(crate) struct Shared {
+    counts: [AtomicU64; Reason::ALL.len()],
+    next: AtomicU32,
+    file_locks: [Lock; FILE_LOCKS],
+    objects_lock: Lock,
+    sites_used: AtomicU32,
+    objects: [Object; OBJECTS],
+    sites: [[AtomicU32; 2]; SITES],
+    descriptions: [Description; DESCRIPTIONS],
+}
+
+impl Shared {
+    /// Maps the memory in the file `fd`, which has [`size_of`] bytes.
+    pub(crate) fn map(fd: u32) -> Result<&'static Self> {
+        let args = [
+            0,
+            size_of::<Self>() as u64,
+            3,
+            libc::MAP_SHARED as u64,
+            fd.into(),
+            0,
+        ];
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = kernel::result(unsafe { crate::abi::syscall(libc::SYS_mmap, args) })?;
+        // SAFETY: the mapping has the size of the structure, is never unmapped, and all fields are
+        // atomics, which other processes may change.
+        Ok(unsafe { &*(address as *const Self) })
+    }
+
+    pub(crate) fn count(&self, reason: Reason) {
+        self.counts[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn counted(&self, reason: Reason) -> u64 {
+        self.counts[reason as usize].load(Relaxed)
+    }
+
+    /// The lock that serialises appends to a file.
+    pub(crate) fn file_lock(&self, ino: Ino) -> &Lock {
+        &self.file_locks[ino.0 as usize % FILE_LOCKS]
+    }
+
+    pub(crate) fn description(&self, number: u32) -> &Description {
+        &self.descriptions[number as usize % DESCRIPTIONS]
+    }
+
+    /// Takes a free description for a file. `ENFILE` if there is none.
+    pub(crate) fn describe(
+        &self,
+        ino: Ino,
+        flags: u32,
+        opened_as: Option<(Ino, &[u8])>,
+    ) -> Result<u32> {
+        let first = self.next.load(Relaxed);
+        let mut numbers = (0..DESCRIPTIONS as u32).map(|n| (first + n) % DESCRIPTIONS as u32);
+        let is_free = |number: &u32| {
+            let refs = &self.description(*number).refs;
+            refs.load(Relaxed) == 0 && refs.compare_exchange(0, 1, AcqRel, Relaxed).is_ok()
+        };
+        let number = numbers.find(is_free).ok_or(Errno::NFILE)?;
+        self.next.store(number, Relaxed);
+        let description = self.description(number);
+        let (parent, name) = opened_as.unwrap_or((Ino(0), b""));
+        description.flags.store(flags, Relaxed);
+        description.ino.store(ino.0, Relaxed);
+        description.offset.store(0, Relaxed);
+        description.parent.store(parent.0, Relaxed);
+        description
+            .name_len
+            .store(name.len().min(255) as u32, Relaxed);
+        for (to, from) in description.name.iter().zip(name) {
+            to.store(*from, Relaxed);
+        }
+        Ok(number)
+    }
+
+    /// The known sites of an object.
+    pub(crate) fn sites(&self, key: u64) -> Option<Vec<Site>> {
+        let mut known = self
+            .objects
+            .iter()
+            .take_while(|object| object.key.load(Acquire) != 0);
+        let object = known.find(|object| object.key.load(Relaxed) == key)?;
+        let first = object.first.load(Relaxed) as usize;
+        let sites = self
+            .sites
+            .get(first..first + object.count.load(Relaxed) as usize)?;
+        Some(
+            sites
+                .iter()
+                .map(|words| unpack(words[0].load(Relaxed), words[1].load(Relaxed)))
+                .collect(),
+        )
+    }
+
+    /// Keeps the sites of an object, if there is room.
+    pub(crate) fn keep_sites(&self, key: u64, found: &Found) {
+        let _held = self.objects_lock.lock();
+        let first = self.sites_used.load(Relaxed) as usize;
+        let object = self
+            .objects
+            .iter()
+            .find(|object| object.key.load(Relaxed) == 0);
+        let room = self.sites.get(first..first + found.sites.len());
+        let (Some(object), Some(room), None) = (object, room, self.sites(key)) else {
+            return;
+        };
+        for (words, site) in room.iter().zip(&found.sites) {
+            let packed =
+                u32::from(site.before) << 24 | u32::from(site.after) << 16 | u32::from(site.number);
+            words[0].store(site.start, Relaxed);
+            words[1].store(packed, Relaxed);
+        }
+        self.sites_used.fetch_add(found.sites.len() as u32, Relaxed);
+        object.first.store(first as u32, Relaxed);
+        object.count.store(found.sites.len() as u32, Relaxed);
+        object.key.store(key, Release);
+    }
+}
+
+fn unpack(start: u32, packed: u32) -> Site {
+    Site {
+        start,
+        before: (packed >> 24) as u8,
+        after: (packed >> 16) as u8,
+        number: packed as u16,
+    }
+}

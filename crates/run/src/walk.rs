@@ -1,0 +1,286 @@
+//! Resolution of paths, as the kernel does it.
+//!
+//! Guarantees:
+//!
+//! 1. Each component is looked up with the permissions of the caller. Symbolic links are followed, at most
+//!    40 of them.
+//! 2. A path that leaves the store, by `..` at its root or by a symbolic link to an absolute path, continues
+//!    in the kernel at the right place ([`Place::Outside`]).
+
+use crate::kernel::Result;
+use crate::process::Process;
+use std::ffi::CString;
+use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino};
+
+/// Most symbolic links of a path.
+const LINKS_MAX: usize = 40;
+
+/// A reference to an inode.
+pub(crate) struct Node<'f> {
+    fs: &'f dyn FileSystem,
+    ino: Ino,
+    is_counted: bool,
+}
+
+impl<'f> Node<'f> {
+    /// An inode that somebody else refers to during the call.
+    pub(crate) fn borrowed(fs: &'f dyn FileSystem, ino: Ino) -> Self {
+        Self {
+            fs,
+            ino,
+            is_counted: false,
+        }
+    }
+
+    /// An inode to which the last call took a reference.
+    pub(crate) fn counted(fs: &'f dyn FileSystem, ino: Ino) -> Self {
+        Self {
+            fs,
+            ino,
+            is_counted: true,
+        }
+    }
+
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Passes the reference to the caller, who gives it back. Takes one if there is none yet.
+    pub(crate) fn keep(mut self) -> Result<Ino> {
+        if !self.is_counted && self.ino != Ino::ROOT {
+            self.fs.by_number(self.ino)?;
+        }
+        self.is_counted = false;
+        Ok(self.ino)
+    }
+}
+
+impl Drop for Node<'_> {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.fs.forget(self.ino, 1);
+        }
+    }
+}
+
+/// The end of a path.
+pub(crate) enum Place<'f> {
+    /// In the store.
+    Inside(Found<'f>),
+    /// Elsewhere: the path from the kernel's root.
+    Outside(CString),
+}
+
+/// A place in the store.
+pub(crate) struct Found<'f> {
+    /// The directory of the name.
+    pub(crate) dir: Node<'f>,
+    /// The last component; empty if it is `.` or `..` or the root.
+    pub(crate) name: Vec<u8>,
+    /// The inode, if the name exists.
+    pub(crate) node: Option<(Node<'f>, Attr)>,
+    /// Whether a slash follows the name.
+    pub(crate) has_slash: bool,
+}
+
+impl Found<'_> {
+    /// The attributes of the inode.
+    pub(crate) fn attr(&self) -> Result<Attr> {
+        self.node
+            .as_ref()
+            .map(|(_, attr)| *attr)
+            .ok_or(Errno::NOENT)
+    }
+
+    /// The number of the inode.
+    pub(crate) fn ino(&self) -> Result<Ino> {
+        self.attr().map(|attr| attr.ino)
+    }
+
+    /// The name, for a call that makes a node there.
+    pub(crate) fn new_name(&self) -> Result<&[u8]> {
+        match self.node.is_some() || self.name.is_empty() {
+            true => Err(Errno::EXIST),
+            false => Ok(&self.name),
+        }
+    }
+}
+
+/// The place to which a name of a path leads.
+enum Step<'f> {
+    /// The path ends here.
+    End(Option<(Node<'f>, Attr)>),
+    /// The rest of the path starts in this directory.
+    Down(Node<'f>),
+    /// This path continues in place of the rest.
+    Link(Vec<u8>),
+}
+
+/// A resolution under way.
+pub(crate) struct Walk<'f> {
+    pub(crate) process: &'f Process,
+    pub(crate) fs: &'f dyn FileSystem,
+    pub(crate) cx: &'f Ctx,
+    /// Whether a symbolic link at the end is followed.
+    pub(crate) follow: bool,
+}
+
+impl<'f> Walk<'f> {
+    /// Resolves `path`, which starts in `start` unless it is absolute.
+    pub(crate) fn resolve(&self, start: Ino, path: &[u8]) -> Result<Place<'f>> {
+        if path.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let mut dir = Node::borrowed(self.fs, start);
+        let mut rest = path.to_vec();
+        let mut links = 0;
+        loop {
+            if rest.first() == Some(&b'/') {
+                let Some(inside) = self.below_mount(&rest) else {
+                    return outside(rest);
+                };
+                (dir, rest) = (Node::borrowed(self.fs, Ino::ROOT), inside.to_vec());
+            }
+            // The rest is relative to `dir` now.
+            let from = rest
+                .iter()
+                .position(|byte| *byte != b'/')
+                .unwrap_or(rest.len());
+            let end = rest[from..]
+                .iter()
+                .position(|byte| *byte == b'/')
+                .map_or(rest.len(), |n| from + n);
+            let name = rest[from..end].to_vec();
+            let after = rest[end..].to_vec();
+            let is_last = after.iter().all(|byte| *byte == b'/');
+            let tail = after
+                .iter()
+                .skip_while(|byte| **byte == b'/')
+                .copied()
+                .collect::<Vec<u8>>();
+            match &name[..] {
+                b"" | b"." if is_last => return self.directory_itself(dir),
+                b"." => {}
+                b".." if dir.ino() == Ino::ROOT => {
+                    return outside([&self.process.at[..], b"/../", &tail].concat());
+                }
+                b".." => {
+                    dir = self.above(&dir)?;
+                    if is_last {
+                        return self.directory_itself(dir);
+                    }
+                }
+                _ => match self.step(&dir, &name, &after)? {
+                    Step::End(node) => {
+                        let has_slash = !after.is_empty();
+                        return Ok(Place::Inside(Found {
+                            dir,
+                            name,
+                            node,
+                            has_slash,
+                        }));
+                    }
+                    Step::Down(node) => dir = node,
+                    Step::Link(path) => {
+                        links += 1;
+                        if links > LINKS_MAX {
+                            return Err(Errno::LOOP);
+                        }
+                        rest = path;
+                        continue;
+                    }
+                },
+            }
+            rest = tail;
+        }
+    }
+
+    /// Looks up a name; `after` follows it in the path.
+    fn step(&self, dir: &Node<'f>, name: &[u8], after: &[u8]) -> Result<Step<'f>> {
+        let is_last = after.iter().all(|byte| *byte == b'/');
+        let attr = match self.fs.lookup(self.cx, dir.ino(), name) {
+            Ok(attr) => attr,
+            Err(Errno::NOENT) if is_last => return Ok(Step::End(None)),
+            Err(errno) => return Err(errno),
+        };
+        let node = Node::counted(self.fs, attr.ino);
+        match attr.kind {
+            FileType::Symlink if !after.is_empty() || self.follow => {
+                let target = self.fs.readlink(self.cx, node.ino())?;
+                Ok(Step::Link([&target, after].concat()))
+            }
+            FileType::Directory if !is_last => Ok(Step::Down(node)),
+            FileType::Directory => Ok(Step::End(Some((node, attr)))),
+            _ if after.is_empty() => Ok(Step::End(Some((node, attr)))),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    /// The directory that a path ends in without a name.
+    fn directory_itself(&self, dir: Node<'f>) -> Result<Place<'f>> {
+        let attr = self.fs.getattr(self.cx, dir.ino())?;
+        let node = Node::borrowed(self.fs, dir.ino());
+        Ok(Place::Inside(Found {
+            dir,
+            name: Vec::new(),
+            node: Some((node, attr)),
+            has_slash: false,
+        }))
+    }
+
+    /// The part of an absolute path below the mount point.
+    fn below_mount<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        let below = path.strip_prefix(&self.process.at[..])?;
+        (below.is_empty() || below[0] == b'/').then(|| {
+            let slashes = below.iter().take_while(|byte| **byte == b'/').count();
+            &below[slashes..]
+        })
+    }
+
+    /// The directory above `dir`, which is not the root.
+    fn above(&self, dir: &Node<'f>) -> Result<Node<'f>> {
+        vfs::perm::may_search(self.cx, &self.fs.getattr(self.cx, dir.ino())?)?;
+        let above = parent(self.process, self.fs, dir.ino())?;
+        self.fs.by_number(above)?;
+        Ok(Node::counted(self.fs, above))
+    }
+}
+
+fn outside(path: Vec<u8>) -> Result<Place<'static>> {
+    Ok(Place::Outside(
+        CString::new(path).map_err(|_| Errno::INVAL)?,
+    ))
+}
+
+/// The directory above a directory.
+fn parent(process: &Process, fs: &dyn FileSystem, dir: Ino) -> Result<Ino> {
+    let mut above = None;
+    fs.readdir(&process.permitted()?, dir, vfs::Cookie(0), &mut |entry| {
+        if entry.name == b".." {
+            above = Some(entry.ino);
+        }
+        above.is_none()
+    })?;
+    above.filter(|above| *above != dir).ok_or(Errno::NOENT)
+}
+
+/// The path of a directory, from the root of the store: empty, or `/` and names.
+pub(crate) fn path_of(process: &Process, fs: &dyn FileSystem, dir: Ino) -> Result<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut at = dir;
+    while at != Ino::ROOT {
+        let above = parent(process, fs, at)?;
+        let mut name = None;
+        fs.readdir(&process.permitted()?, above, vfs::Cookie(0), &mut |entry| {
+            let is_dot = entry.name == b"." || entry.name == b"..";
+            if entry.ino == at && !is_dot {
+                name = Some(entry.name.to_vec());
+            }
+            name.is_none()
+        })?;
+        names.push(name.ok_or(Errno::NOENT)?);
+        at = above;
+    }
+    let with_slash = |name: &Vec<u8>| [b"/", &name[..]].concat();
+    Ok(names.iter().rev().flat_map(with_slash).collect())
+}

@@ -1,0 +1,336 @@
+/* Prints what the calls of a program return, in the directory that its argument names. The tests compare
+   the output under `run` with that on tmpfs. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define SHOW(call) do { errno = 0; long result = (long)(call); \
+    printf("%d: %s = %ld%s%s\n", __LINE__, #call, result, errno ? " " : "", \
+           errno ? strerrorname_np(errno) : ""); } while (0)
+
+static void *volatile nowhere = (void *)8;
+
+static long direct(long number, long a, long b, long c)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static void descriptors(void)
+{
+    int fd = open("file", O_RDWR | O_CREAT | O_EXCL, 0644);
+    SHOW(fd);
+    SHOW(open("file", O_RDWR | O_CREAT | O_EXCL, 0644));
+    SHOW(write(fd, "0123456789", 10));
+    int other = dup(fd);
+    SHOW(other);
+    SHOW(lseek(other, 3, SEEK_SET));
+    char buffer[64] = "";
+    SHOW(read(fd, buffer, 4));
+    SHOW(lseek(other, 0, SEEK_CUR));
+    SHOW(dup2(fd, 20));
+    SHOW(dup3(fd, 21, O_CLOEXEC));
+    SHOW(fcntl(21, F_GETFD));
+    SHOW(fcntl(20, F_GETFL));
+    SHOW(fcntl(fd, F_DUPFD, 30));
+    SHOW(fcntl(fd, F_SETFL, O_APPEND));
+    SHOW(fcntl(20, F_GETFL));
+    SHOW(pwrite(fd, "ab", 2, 0));
+    SHOW(lseek(fd, 0, SEEK_END));
+    SHOW(fcntl(fd, F_SETFL, 0));
+    SHOW(close(other));
+    SHOW(read(other, buffer, 1));
+    SHOW(close_range(20, 25, 0));
+    SHOW(read(20, buffer, 1));
+    SHOW(fcntl(30, F_GETFD));
+    SHOW(close(30));
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN | POLLOUT};
+    SHOW(poll(&poll_fd, 1, 0));
+    SHOW(poll_fd.revents);
+    int pipes[2];
+    SHOW(pipe(pipes));
+    SHOW(pipes[0]);
+    SHOW(dup2(pipes[0], fd));
+    SHOW(fcntl(fd, F_GETFL));
+    SHOW(close(fd));
+    SHOW(close(pipes[0]));
+    SHOW(close(pipes[1]));
+    SHOW(open("file", O_WRONLY));
+    SHOW(read(3, buffer, 1));
+    SHOW(isatty(3));
+    SHOW(close(3));
+    SHOW(close(3));
+}
+
+static void contents(void)
+{
+    int fd = open("data", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    struct iovec parts[2] = {{"hello ", 6}, {"world", 5}};
+    SHOW(writev(fd, parts, 2));
+    char buffer[32] = "";
+    SHOW(pread(fd, buffer, 5, 6));
+    SHOW(strcmp(buffer, "world"));
+    SHOW(ftruncate(fd, 100000));
+    SHOW(lseek(fd, 0, SEEK_HOLE) <= 100000);
+    SHOW(fallocate(fd, 0, 100000, 5000));
+    SHOW(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096));
+    SHOW(pread(fd, buffer, 5, 0));
+    SHOW(buffer[0]);
+    SHOW(pwrite(fd, "x", 1, -1));
+    SHOW(lseek(fd, -1, SEEK_SET));
+    SHOW(truncate("data", 10));
+    SHOW(fsync(fd));
+    SHOW(fdatasync(fd));
+    SHOW(read(fd, nowhere, 8));
+    SHOW(pread(fd, nowhere, 5, 0));
+    SHOW(write(fd, nowhere, 8));
+    SHOW(open(nowhere, O_RDONLY));
+    SHOW(stat("data", nowhere));
+    void *map = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    SHOW(map == MAP_FAILED);
+    SHOW(munmap(map, 4096));
+    SHOW(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 1) == MAP_FAILED);
+    int copy = open("copy", O_RDWR | O_CREAT, 0600);
+    SHOW(copy_file_range(fd, &(loff_t){0}, copy, NULL, 10, 0));
+    SHOW(lseek(copy, 0, SEEK_CUR));
+    int null = open("/dev/null", O_WRONLY);
+    SHOW(sendfile(null, copy, &(off_t){2}, 100));
+    SHOW(lseek(copy, 0, SEEK_CUR));
+    SHOW(flock(fd, LOCK_EX | LOCK_NB));
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    SHOW(fcntl(fd, F_SETLK, &lock));
+    SHOW(close(null));
+    SHOW(close(copy));
+    SHOW(close(fd));
+    FILE *stream = fopen("lines", "w+");
+    for (int n = 0; n < 3000; n++)
+        fprintf(stream, "line %d\n", n);
+    SHOW(fflush(stream));
+    rewind(stream);
+    int count = 0;
+    while (fgets(buffer, sizeof buffer, stream))
+        count++;
+    SHOW(count);
+    SHOW(fclose(stream));
+}
+
+static void names(void)
+{
+    struct stat found;
+    SHOW(mkdir("dir", 0755));
+    SHOW(mkdir("dir", 0755));
+    SHOW(mkdir("dir/sub/", 0755));
+    SHOW(symlink("../file", "dir/link"));
+    SHOW(symlink("/dev/null", "away"));
+    SHOW(symlink("loop", "loop"));
+    SHOW(open("loop", O_RDONLY));
+    SHOW(open("dir/link", O_RDONLY | O_NOFOLLOW));
+    SHOW(stat("dir/link", &found));
+    SHOW(found.st_size);
+    SHOW(lstat("dir/link", &found));
+    SHOW(S_ISLNK(found.st_mode));
+    SHOW(stat("away", &found));
+    SHOW(S_ISCHR(found.st_mode));
+    SHOW(open("away", O_RDONLY));
+    SHOW(close(3));
+    SHOW(stat("dir/../dir/sub/../../file", &found));
+    SHOW(stat("file/", &found));
+    SHOW(stat("file/x", &found));
+    SHOW(stat("none", &found));
+    SHOW(stat("", &found));
+    SHOW(open("none/", O_CREAT | O_WRONLY, 0600));
+    SHOW(open("dir", O_WRONLY));
+    SHOW(open("file", O_DIRECTORY));
+    SHOW(link("file", "dir/hard"));
+    SHOW(stat("file", &found));
+    SHOW(found.st_nlink);
+    SHOW(rename("dir/hard", "hard"));
+    SHOW(rename("dir", "dir/sub/below"));
+    SHOW(rename("hard", "none/hard"));
+    SHOW(rename("hard", "/tmp/selvedge-run-none"));
+    SHOW(renameat2(AT_FDCWD, "hard", AT_FDCWD, "file", RENAME_NOREPLACE));
+    SHOW(unlink("dir"));
+    SHOW(rmdir("dir"));
+    SHOW(rmdir("file"));
+    SHOW(rmdir("dir/sub/."));
+    SHOW(unlink("hard"));
+}
+
+static void attributes(void)
+{
+    struct stat found;
+    int dir = open("dir", O_RDONLY | O_DIRECTORY);
+    SHOW(openat(dir, "new", O_CREAT | O_WRONLY, 0640));
+    SHOW(fstatat(dir, "new", &found, 0));
+    SHOW(found.st_mode);
+    SHOW(fstatat(dir, "", &found, AT_EMPTY_PATH));
+    SHOW(unlinkat(dir, "sub", AT_REMOVEDIR));
+    SHOW(faccessat(dir, "new", X_OK, 0));
+    SHOW(readlinkat(dir, "link", (char[64]){0}, 64));
+    SHOW(close(4));
+    SHOW(close(dir));
+    umask(077);
+    SHOW(open("masked", O_CREAT | O_RDWR, 0666));
+    SHOW(fstat(3, &found));
+    SHOW(found.st_mode);
+    SHOW(fchmod(3, 0444));
+    SHOW(chmod("masked", 0400));
+    SHOW(futimens(3, (struct timespec[2]){{1, 2}, {3, 4}}));
+    SHOW(fstat(3, &found));
+    SHOW(found.st_mtim.tv_sec * 10 + found.st_mtim.tv_nsec);
+    SHOW(unlink("masked"));
+    SHOW(write(3, "still", 5));
+    SHOW(fstat(3, &found));
+    SHOW(found.st_nlink);
+    SHOW(close(3));
+    umask(022);
+    int temporary = open(".", O_TMPFILE | O_RDWR, 0600);
+    SHOW(temporary);
+    SHOW(write(temporary, "t", 1));
+    SHOW(linkat(temporary, "", AT_FDCWD, "named", AT_EMPTY_PATH));
+    SHOW(access("named", R_OK | W_OK));
+    SHOW(close(temporary));
+    SHOW(setxattr("file", "trusted.a", "value", 5, 0));
+    SHOW(getxattr("file", "trusted.a", (char[8]){0}, 8));
+    SHOW(getxattr("file", "trusted.b", NULL, 0));
+    SHOW(removexattr("file", "trusted.a"));
+    int seen = 0;
+    DIR *list = opendir("dir");
+    while (readdir(list))
+        seen++;
+    SHOW(seen);
+    SHOW(closedir(list));
+}
+
+static void directories(const char *top)
+{
+    char path[4096];
+    SHOW(chdir("dir"));
+    SHOW(strcmp(getcwd(path, sizeof path) + strlen(top), "/dir"));
+    SHOW(access("new", F_OK));
+    SHOW(chdir(".."));
+    SHOW(strcmp(getcwd(path, sizeof path), top));
+    SHOW(getcwd(path, 2) == NULL);
+    int here = open(".", O_RDONLY);
+    SHOW(chdir("/"));
+    SHOW(strcmp(getcwd(path, sizeof path), "/"));
+    SHOW(access("file", F_OK));
+    SHOW(fchdir(here));
+    SHOW(access("file", F_OK));
+    SHOW(close(here));
+    SHOW(chdir("file"));
+    SHOW(access("../../../../../../../../dev/null", W_OK));
+}
+
+static volatile int arrived;
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    int fd = open("from-handler", O_CREAT | O_WRONLY | O_APPEND, 0600);
+    if (write(fd, "s", 1) == 1)
+        arrived++;
+    close(fd);
+}
+
+static void *writer(void *argument)
+{
+    int fd = *(int *)argument;
+    for (int n = 0; n < 500; n++)
+        if (write(fd, "0123456789abcdef", 16) != 16)
+            return argument;
+    return NULL;
+}
+
+static void *interrupted(void *argument)
+{
+    char name[] = "busy";
+    while (!*(volatile int *)argument) {
+        int fd = open(name, O_CREAT | O_RDWR, 0600);
+        if (fd < 0 || close(fd) != 0)
+            return argument;
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t threads[4];
+    int fd = open("appended", O_CREAT | O_WRONLY | O_APPEND, 0600);
+    for (int n = 0; n < 4; n++)
+        pthread_create(&threads[n], NULL, writer, &fd);
+    void *failed = NULL;
+    for (int n = 0; n < 4; n++) {
+        void *one;
+        pthread_join(threads[n], &one);
+        failed = one ? one : failed;
+    }
+    SHOW(failed != NULL);
+    SHOW(lseek(fd, 0, SEEK_END));
+    SHOW(close(fd));
+    struct sigaction action = {.sa_handler = on_signal}, seen;
+    SHOW(sigaction(SIGUSR1, &action, NULL));
+    SHOW(sigaction(SIGUSR1, NULL, &seen));
+    SHOW(seen.sa_handler == on_signal);
+    SHOW(seen.sa_flags & SA_SIGINFO);
+    int stop = 0;
+    pthread_create(&threads[0], NULL, interrupted, &stop);
+    for (int n = 0; n < 200; n++) {
+        int before = arrived;
+        pthread_kill(threads[0], SIGUSR1);
+        while (arrived == before)
+            usleep(10);
+    }
+    stop = 1;
+    pthread_join(threads[0], &failed);
+    SHOW(failed != NULL);
+    struct stat found;
+    SHOW(stat("from-handler", &found));
+    SHOW(found.st_size);
+    SHOW(raise(SIGUSR1));
+    SHOW(arrived);
+}
+
+static void directly(void)
+{
+    SHOW(direct(SYS_open, (long)"file", O_RDONLY, 0));
+    SHOW(direct(SYS_lseek, 3, 2, SEEK_SET));
+    SHOW(syscall(SYS_lseek, 3, 0, SEEK_CUR));
+    SHOW(direct(SYS_close, 3, 0, 0));
+    SHOW(direct(SYS_open, (long)"none", O_RDONLY, 0));
+    SHOW(direct(SYS_getpid, 0, 0, 0) == getpid());
+}
+
+int main(int count, char **arguments)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (count != 2 || chdir(arguments[1]) != 0)
+        return 1;
+    descriptors();
+    contents();
+    names();
+    attributes();
+    directories(arguments[1]);
+    threads();
+    directly();
+    return 0;
+}
