@@ -44,6 +44,19 @@
 //! others get theirs with neighbours (`sites`). All 526 of Debian's glibc 2.36 can be replaced, and all 46 of
 //! its loader. The places in an object are found once for each run of a command, and are known to all its
 //! processes by the object's build id.
+//!
+//! Measured on the same machine, with PXFS in the process, in ns:
+//!
+//! | call | kernel | under `run`, not on the store | tmpfs | store |
+//! |---|---|---|---|---|
+//! | `getppid` | 170 | 168 | | |
+//! | `read` of 1 byte | 212 to 276 | 212 | 471 | 257 |
+//! | `stat` | 1033 | 996 | 1164 | 532 |
+//! | `open`, `close` | 2061 | 2124 | 2156 | 1527 |
+//! | `open`, `read` of 4 KiB, `close` | | | 2889 | 1865 |
+//!
+//! The start of a process takes longer: 1.02 ms instead of 0.52 ms for `/bin/true`. Loading the library takes
+//! 0.19 ms of it. The rest are copies of the pages in which instructions are replaced.
 #![warn(unreachable_pub)]
 #![allow(non_upper_case_globals)] // numbers of system calls in patterns
 
@@ -73,8 +86,8 @@ pub use launch::{Counts, Error, Finished, Options, launch};
 pub use shared::Reason;
 
 use process::Process;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::{Arc, Once};
 use vfs::FileSystem;
 
 /// The file system at the mount point.
@@ -104,6 +117,26 @@ pub fn start(backend: &'static dyn Backend) {
     }
 }
 
+/// A backend whose descriptors are recognised.
+struct Prepared {
+    backend: &'static dyn Backend,
+    once: Once,
+}
+
+impl Backend for Prepared {
+    fn connect(&self, store: &str) -> Result<Arc<dyn FileSystem>, String> {
+        let mut prepared = Ok(());
+        self.once
+            .call_once(|| prepared = patch::library(process::process().shared));
+        prepared.map_err(|errno| errno.to_string())?;
+        self.backend.connect(store)
+    }
+
+    fn finish(&self, fs: &dyn FileSystem) {
+        self.backend.finish(fs);
+    }
+}
+
 fn begin(
     start: process::Start,
     dropped: &[u32],
@@ -116,6 +149,10 @@ fn begin(
         to.store(*from, Relaxed);
     }
     handler::start();
+    let backend = Box::leak(Box::new(Prepared {
+        backend,
+        once: Once::new(),
+    }));
     let process = Process::start(start, backend)?;
     for number in dropped {
         process
@@ -125,7 +162,7 @@ fn begin(
             .fetch_sub(1, AcqRel);
     }
     signals::start()?;
-    patch::all(process.shared)
+    patch::program(process.shared)
 }
 
 /// Makes a dynamic library one that [`launch`] can preload: `run::preload!(BACKEND)`, where `BACKEND` is a

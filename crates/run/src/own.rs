@@ -46,6 +46,12 @@ pub(crate) fn all() -> impl Iterator<Item = u32> {
     (0..=highest).filter(|fd| FDS[*fd as usize].load(Relaxed) == OWN)
 }
 
+/// Whether a call of this library with this number needs [`answer`].
+pub(crate) fn is_of_interest(number: u16) -> bool {
+    let number = i64::from(number);
+    makes_descriptor(number) || [SYS_fcntl, SYS_close, SYS_clone, SYS_clone3].contains(&number)
+}
+
 fn makes_descriptor(number: i64) -> bool {
     [SYS_open, SYS_openat, SYS_openat2, SYS_dup].contains(&number)
         || CLASSES

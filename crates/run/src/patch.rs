@@ -3,12 +3,14 @@
 //! A trampoline executes the instructions that the jump replaced, calls [`entry`](crate::abi::entry), and
 //! executes the `syscall` itself unless that call has answered. It lies within the reach of a jump.
 //!
-//! It happens once, before the program's own code runs, in the only thread of the process. Objects that
-//! `dlopen` adds later are not changed; their calls of libc's functions are answered all the same.
+//! For the program and its libraries it happens once, before the program's own code runs, in the only thread
+//! of the process. Objects that `dlopen` adds later are not changed; their calls of libc's functions are
+//! answered all the same.
 
 use crate::abi;
 use crate::handler::is_of_interest;
 use crate::kernel::{self, Result};
+use crate::own;
 use crate::shared::Shared;
 use crate::sites::{self, ANY, JUMP_BYTES, Site};
 use std::ffi::{CStr, c_int, c_void};
@@ -28,27 +30,20 @@ struct Text {
     key: u64,
 }
 
-/// Replaces all instructions that can be about the store.
-pub(crate) fn all(shared: &Shared) -> Result<()> {
-    for text in texts() {
-        let sites = match shared.sites(text.key).filter(|_| text.key != 0) {
-            Some(sites) => sites,
-            None => {
-                let found = sites::find(text.code());
-                if text.key != 0 {
-                    shared.keep_sites(text.key, &found);
-                }
-                found.sites
-            }
-        };
-        let wanted = |site: &Site| {
-            let at = text.start + site.start as usize + usize::from(site.before);
-            at != abi::own_instruction() && (site.number == ANY || is_of_interest(site.number))
-        };
-        let sites: Vec<Site> = sites.into_iter().filter(wanted).collect();
-        if !sites.is_empty() {
-            text.replace(&sites)?;
-        }
+/// Replaces the instructions of the program's objects that can be about the store.
+pub(crate) fn program(shared: &Shared) -> Result<()> {
+    let texts = texts().into_iter().filter(|text| !text.is_own());
+    for text in texts {
+        text.replace_those(shared, is_of_interest)?;
+    }
+    Ok(())
+}
+
+/// Replaces those of this library that make or close descriptors, which are then recognised as its own.
+/// Only the backend executes them: this happens before a process connects, and costs others nothing.
+pub(crate) fn library(shared: &Shared) -> Result<()> {
+    for text in texts().into_iter().filter(Text::is_own) {
+        text.replace_those(shared, own::is_of_interest)?;
     }
     Ok(())
 }
@@ -111,6 +106,34 @@ fn build_id(mut notes: &[u8]) -> Option<u64> {
 }
 
 impl Text {
+    /// Whether it is code of this library.
+    fn is_own(&self) -> bool {
+        (self.start..self.start + self.bytes).contains(&abi::own_instruction())
+    }
+
+    /// Replaces the instructions whose number is computed or of interest.
+    fn replace_those(&self, shared: &Shared, is_of_interest: fn(u16) -> bool) -> Result<()> {
+        let sites = match shared.sites(self.key).filter(|_| self.key != 0) {
+            Some(sites) => sites,
+            None => {
+                let found = sites::find(self.code());
+                if self.key != 0 {
+                    shared.keep_sites(self.key, &found);
+                }
+                found.sites
+            }
+        };
+        let wanted = |site: &Site| {
+            let at = self.start + site.start as usize + usize::from(site.before);
+            at != abi::own_instruction() && (site.number == ANY || is_of_interest(site.number))
+        };
+        let sites: Vec<Site> = sites.into_iter().filter(wanted).collect();
+        match sites.is_empty() {
+            true => Ok(()),
+            false => self.replace(&sites),
+        }
+    }
+
     fn code(&self) -> &[u8] {
         // SAFETY: the segment is loaded, can be read, and no thread changes it.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.bytes) }
