@@ -26,8 +26,9 @@ pub(crate) fn execute(call: &Call) -> Answer {
         SYS_execve => (At::path(0), 2),
         _ => (At::dir(0), 3),
     };
-    let path = program(call, at)?;
     let process = call.process;
+    let calls = process.gate.read();
+    let path = program(call, at)?;
     let passed = environment::passed(process)?;
     let mut scratch = Scratch::take(&thread().environment);
     scratch.fill(call, variables, &passed)?;
@@ -62,6 +63,7 @@ pub(crate) fn execute(call: &Call) -> Answer {
     } else {
         process.leave();
     }
+    drop(calls);
     // If it succeeds, a parent that waits in `vfork` continues with this thread's state.
     let inside = u32::from(!is_borrower);
     thread().inside.store(inside, Relaxed);

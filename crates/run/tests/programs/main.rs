@@ -302,6 +302,30 @@ print([os.path.getsize('t%d' % n) for n in range(4)])
 }
 
 #[test]
+fn two_processes_share_a_database() {
+    if !has("python3") {
+        return;
+    }
+    let place = Place::new();
+    let script = r#"
+import os, sqlite3, subprocess, sys
+os.chdir(sys.argv[1])
+if len(sys.argv) > 2:
+    db = sqlite3.connect('db', timeout=30)
+    for n in range(10): db.execute('insert into t values (?, ?)', (sys.argv[2], n)); db.commit()
+else:
+    sqlite3.connect('db').execute('create table t (who text, n integer)')
+    again = [sys.executable, '-c', open('/proc/self/cmdline').read().split('\0')[2], sys.argv[1]]
+    both = [subprocess.Popen(again + [who]) for who in 'ab']
+    print([one.wait() for one in both])
+    db = sqlite3.connect('db')
+    print(db.execute('select who, count(*), sum(n) from t group by who').fetchall())
+    print(db.execute('pragma integrity_check').fetchone())
+"#;
+    place.compare("turns:", &["python3", "-c", script, "{}"]);
+}
+
+#[test]
 fn git_keeps_a_repository() {
     if !has("git") {
         return;
