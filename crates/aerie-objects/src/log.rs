@@ -31,7 +31,15 @@ pub(crate) fn replay<P: Pmem + Clone>(
     }
     let first = superblock.first_page() * PAGE;
     let mut words = Vec::new();
+    let mut is_durable = false;
     while log.next(&mut words)?.is_some() {
+        if !is_durable {
+            // A killed program may have left records in the caches only. A crash in the middle of the
+            // replay must find them again.
+            memory.flush(superblock.log, log.bytes());
+            memory.fence(Rule::LogBeforeHome)?;
+            is_durable = true;
+        }
         record::decode(
             &words,
             first..superblock.bytes,

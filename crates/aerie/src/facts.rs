@@ -1,4 +1,4 @@
-//! What commands show of a store.
+//! Facts of a store that commands show.
 
 use aerie_objects::layout::VERSION;
 use aerie_objects::{PAGE, Superblock};

@@ -7,7 +7,7 @@
 //!   [`Pxfs::apply`] returns.
 
 use crate::error::Fault;
-use crate::fs::{By, Pxfs};
+use crate::fs::{By, Moment, Pxfs};
 use crate::seeded::{Bug, hit};
 use crate::session::{Authority, Session};
 use aerie_objects::{
@@ -221,9 +221,11 @@ impl<P: Pmem> Pxfs<P> {
         let mut done = self
             .caller(session, operation.caller.as_ref())
             .and_then(|cx| {
-                let now = self.time(session, operation.time);
-                let by = By { cx: &cx, now };
-                self.run(tx, session, by, &operation.op, &mut taken)
+                let moment = Moment {
+                    clock: &*self.clock,
+                    at: self.time(session, operation.time).into(),
+                };
+                self.run(tx, session, moment.by(&cx), &operation.op, &mut taken)
             });
         if done.is_ok()
             && is_covered(&operation.op)

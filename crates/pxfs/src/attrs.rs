@@ -27,7 +27,7 @@ impl<P: Pmem> Pxfs<P> {
             return Err(Errno::FBIG.into());
         }
         let time = |time| match time {
-            SetTime::Now => by.now,
+            SetTime::Now => by.now(),
             SetTime::At(at) => at,
         };
         match set.size {
@@ -42,7 +42,7 @@ impl<P: Pmem> Pxfs<P> {
         attr.atime = set.atime.map_or(attr.atime, time);
         let mtime = set.mtime.or(set.size.map(|_| SetTime::Now));
         attr.mtime = mtime.map_or(attr.mtime, time);
-        attr.ctime = set.ctime.unwrap_or(by.now);
+        attr.ctime = set.ctime.unwrap_or(by.now());
         inode.store(tx)?;
         Ok(self.load(tx, inode.object)?.attr)
     }
@@ -70,17 +70,18 @@ impl<P: Pmem> Pxfs<P> {
     /// Whether a read of the inode updates its access time.
     pub(crate) fn is_access_due(&self, by: By<'_>, inode: &Inode) -> bool {
         let is_wanted = !by.cx.noatime && self.atime != Atime::Never;
-        is_wanted && self.atime.is_due(&inode.attr, by.now)
+        is_wanted && self.atime.is_due(&inode.attr, by.now())
     }
 
     /// Updates the access time. Other attributes may have changed since the read.
     pub(crate) fn access(tx: &mut Transaction<'_, P>, by: By<'_>, object: ObjectId) -> Res<()> {
-        Ok(tx.set_own(object, ATIME, by.now.0 as u64)?)
+        Ok(tx.set_own(object, ATIME, by.now().0 as u64)?)
     }
 
     /// Updates the access time after a read, if it is due.
     pub(crate) fn accessed(&self, cx: &Ctx, inode: Inode) {
-        let by = self.by(cx);
+        let moment = self.moment();
+        let by = moment.by(cx);
         if !self.is_access_due(by, &inode) {
             return;
         }
@@ -145,7 +146,7 @@ impl<P: Pmem> Pxfs<P> {
         change.apply(&mut xattrs)?;
         let bytes = encode(&xattrs, PAGE as usize)?;
         inode.has_xattrs = !xattrs.is_empty();
-        inode.attr.ctime = by.now;
+        inode.attr.ctime = by.now();
         inode.store(tx)?;
         if self.is_speculation() {
             self.keep_xattrs(inode.object, xattrs);

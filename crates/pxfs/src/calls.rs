@@ -138,7 +138,8 @@ impl<P: Pmem> Pxfs<P> {
         call: impl FnOnce(&mut Transaction<'_, P>, By<'_>) -> Res<T>,
     ) -> Result<T> {
         let _gate = self.gate.write();
-        let by = self.by(cx);
+        let moment = self.moment();
+        let by = moment.by(cx);
         self.change(|tx| call(tx, by)).map_err(Fault::errno)
     }
 
@@ -149,7 +150,8 @@ impl<P: Pmem> Pxfs<P> {
         call: impl FnOnce(&mut Transaction<'_, P>, By<'_>) -> Res<Attr>,
     ) -> Result<Attr> {
         let _gate = self.gate.write();
-        let by = self.by(cx);
+        let moment = self.moment();
+        let by = moment.by(cx);
         let attr = self.change(|tx| call(tx, by)).map_err(Fault::errno)?;
         self.refer_number(attr.ino);
         Ok(attr)
@@ -287,7 +289,8 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
         let _gate = self.gate.write();
-        let by = self.by(cx);
+        let moment = self.moment();
+        let by = moment.by(cx);
         let opened = self.change(|tx| self.open_node(tx, by, ino, flags));
         opened
             .map(|object| self.refer(object))
@@ -304,7 +307,8 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         let _gate = self.gate.write();
-        let by = self.by(cx);
+        let moment = self.moment();
+        let by = moment.by(cx);
         self.may_write(ino, off, data.len() as u64)
             .map_err(Fault::errno)?;
         for (n, part) in data.chunks(PART).enumerate() {

@@ -93,7 +93,7 @@ impl<P: Pmem> Pxfs<P> {
             change_page(tx, &file, index, within, &data[part])?;
         }
         file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
-        touch(tx, &mut file, by.now)
+        touch(tx, &mut file, by.now())
     }
 
     /// Makes room for a write whose bytes the caller stores: in pages of the file, and in those that
@@ -119,7 +119,7 @@ impl<P: Pmem> Pxfs<P> {
         }
         let mut written = file;
         written.attr.perm = perm::perm_after_write(by.cx, &file.attr);
-        touch(tx, &mut written, by.now)?;
+        touch(tx, &mut written, by.now())?;
         Ok(file)
     }
 
@@ -147,7 +147,7 @@ impl<P: Pmem> Pxfs<P> {
             grow(tx, &file, end)?;
         }
         file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
-        touch(tx, &mut file, by.now)
+        touch(tx, &mut file, by.now())
     }
 
     pub(crate) fn seek_data(&self, ino: Ino, off: u64, kind: SeekKind) -> Res<u64> {

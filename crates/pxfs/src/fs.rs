@@ -6,6 +6,7 @@ use aerie_objects::{Load, ObjectId, Overlay, Store, Superblock, Transaction};
 use hashbrown::HashMap;
 use medium::Pmem;
 use parking_lot::{Mutex, RwLock};
+use std::cell::OnceCell;
 use std::sync::Arc;
 use vfs::xattrs::Xattrs;
 use vfs::{Atime, Clock, Ctx, Errno, Ino, Timestamp};
@@ -35,7 +36,26 @@ enum Side {
 #[derive(Clone, Copy)]
 pub(crate) struct By<'a> {
     pub(crate) cx: &'a Ctx,
-    pub(crate) now: Timestamp,
+    pub(crate) moment: &'a Moment<'a>,
+}
+
+impl By<'_> {
+    pub(crate) fn now(self) -> Timestamp {
+        *self.moment.at.get_or_init(|| self.moment.clock.now())
+    }
+}
+
+/// The time of a call: that of the clock when it is first needed, so that a call which fails before does
+/// not use it.
+pub(crate) struct Moment<'a> {
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) at: OnceCell<Timestamp>,
+}
+
+impl Moment<'_> {
+    pub(crate) fn by<'a>(&'a self, cx: &'a Ctx) -> By<'a> {
+        By { cx, moment: self }
+    }
 }
 
 impl<P: Pmem + Clone> Pxfs<P> {
@@ -104,10 +124,12 @@ impl<P: Pmem> Pxfs<P> {
         self.store.free_pages()
     }
 
-    /// This caller, now.
-    pub(crate) fn by<'a>(&self, cx: &'a Ctx) -> By<'a> {
-        let now = self.clock.now();
-        By { cx, now }
+    /// The time of a call that begins.
+    pub(crate) fn moment(&self) -> Moment<'_> {
+        Moment {
+            clock: &*self.clock,
+            at: OnceCell::new(),
+        }
     }
 
     /// The object of an inode number, if it exists in `memory`: that of the store, or a transaction.

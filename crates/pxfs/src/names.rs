@@ -64,7 +64,7 @@ impl<P: Pmem> Pxfs<P> {
         let made = self.new_object(tx, attr, new.target(), chosen)?;
         tx.add(dir.object, at.name, made)?;
         dir.attr.nlink += u32::from(new.is_directory());
-        touch(tx, &mut dir, by.now)?;
+        touch(tx, &mut dir, by.now())?;
         Ok(self.load(tx, made)?.attr)
     }
 
@@ -144,10 +144,10 @@ impl<P: Pmem> Pxfs<P> {
         }
         tx.add(dir.object, at.name, node.object)?;
         node.attr.nlink += 1;
-        node.attr.ctime = by.now;
+        node.attr.ctime = by.now();
         node.is_nameable = false;
         node.store(tx)?;
-        touch(tx, &mut dir, by.now)?;
+        touch(tx, &mut dir, by.now())?;
         Ok(self.load(tx, node.object)?.attr)
     }
 
@@ -174,9 +174,9 @@ impl<P: Pmem> Pxfs<P> {
         must_be_empty(tx, &node)?;
         tx.remove(dir.object, at.name)?;
         let links = u32::from(node.is_dir());
-        self.lose_name(tx, node, by.now, is_held)?;
+        self.lose_name(tx, node, by.now(), is_held)?;
         dir.attr.nlink = dir.attr.nlink.saturating_sub(links);
-        touch(tx, &mut dir, by.now)?;
+        touch(tx, &mut dir, by.now())?;
         Ok(node.object)
     }
 
@@ -238,7 +238,7 @@ impl<P: Pmem> Pxfs<P> {
             source,
             target,
         };
-        self.move_names(tx, by.now, moved, flags.is_exchange(), is_held)?;
+        self.move_names(tx, by.now(), moved, flags.is_exchange(), is_held)?;
         let replaced = target.filter(|_| !flags.is_exchange());
         Ok(replaced.map(|target| target.object))
     }
@@ -356,9 +356,9 @@ fn new_attr(by: By<'_>, dir: &Inode, new: &NewNode<'_>) -> Attr {
         gid: owner.gid,
         nlink: if new.is_directory() { 2 } else { 1 },
         rdev: new.rdev(),
-        atime: by.now,
-        mtime: by.now,
-        ctime: by.now,
+        atime: by.now(),
+        mtime: by.now(),
+        ctime: by.now(),
         ..dir.attr
     }
 }

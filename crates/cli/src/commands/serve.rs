@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// their changes. `selvedge mount SOCKET DIR` mounts the files, too. Runs in the foreground until
 /// SIGTERM or SIGINT, and leaves an image in good order.
 ///
-/// With the environment variable NOTIFY_SOCKET it tells systemd when it is ready.
+/// With the environment variable NOTIFY_SOCKET it reports to systemd when it is ready.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The image
@@ -38,7 +38,7 @@ impl Args {
     pub(crate) fn run(&self) -> Outcome {
         let engine = of_image(&self.image, 0)?;
         let options = self.options.of(engine).map_err(Failure::new)?;
-        // Caught from before the start on, so that no signal leaves a socket behind.
+        // Caught from before the start on, so that the socket is removed in any case.
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]);
         let mut signals = signals.map_err(Failure::new)?;
         let request = ServiceRequest {

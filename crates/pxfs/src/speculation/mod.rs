@@ -321,11 +321,12 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         record: impl FnOnce(&mut State, &T) -> Op<'o>,
     ) -> Result<T> {
         let caller = self.caller(cx)?;
-        let by = self.fs.by(cx);
+        let moment = self.fs.moment();
+        let by = moment.by(cx);
         let done = self.fs.change(|tx| run(tx, by)).map_err(Fault::errno)?;
         let state = &mut *self.state.lock();
         let op = record(state, &done);
-        self.push(state, Some((caller, by.now)), op);
+        self.push(state, Some((caller, by.now())), op);
         Ok(done)
     }
 
@@ -370,7 +371,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if cx.noatime || self.fs.atime == Atime::Never {
             return;
         }
-        if !self.fs.is_access_due(self.fs.by(cx), inode) {
+        if !self.fs.is_access_due(self.fs.moment().by(cx), inode) {
             return;
         }
         let (ino, object) = (inode.attr.ino, inode.object);
