@@ -25,6 +25,7 @@ mod names;
 mod own_files;
 mod power_cut;
 mod read_only;
+mod serve;
 mod server;
 mod soupfs;
 mod umount;

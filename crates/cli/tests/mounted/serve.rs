@@ -1,0 +1,131 @@
+//! Services of images, and mounts of their clients.
+
+use crate::fixture::{Fixture, Server, run, selvedge, stderr, stdout, wait_for};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
+
+/// An image of PXFS and its service.
+fn served(args: &[&str]) -> (Fixture, Server) {
+    let place = Fixture::new();
+    run(
+        0,
+        &["mkfs", "--type", "pxfs", "--size", "64M", place.image_str()],
+    );
+    let server = serve(&place, args);
+    (place, server)
+}
+
+fn socket(place: &Fixture) -> &'static str {
+    place.path("socket").to_str().unwrap().to_owned().leak()
+}
+
+fn serve(place: &Fixture, args: &[&str]) -> Server {
+    let mut command = selvedge();
+    command.args(["serve", place.image_str(), "--socket", socket(place)]);
+    let child = command.args(args).stdout(Stdio::null()).spawn().unwrap();
+    wait_for("the socket", || place.path("socket").exists());
+    child.into()
+}
+
+/// Ends the service in good order.
+fn end(place: &Fixture, mut server: Server) {
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    assert!(!place.path("socket").exists());
+    place.fsck();
+}
+
+#[test]
+fn two_mounts_of_a_service_see_each_others_changes_at_once() {
+    let (place, server) = served(&[]);
+    let second = Fixture::new();
+    run(0, &["mount", socket(&place), place.dir_str()]);
+    run(0, &["mount", socket(&place), second.dir_str()]);
+    for i in 0..20 {
+        let (here, there) = match i % 2 {
+            0 => (place.dir(), second.dir()),
+            _ => (second.dir(), place.dir()),
+        };
+        let name = i.to_string();
+        assert!(!there.join(&name).exists());
+        fs::write(here.join(&name), &name).unwrap();
+        assert_eq!(fs::read_to_string(there.join(&name)).unwrap(), name);
+        fs::write(there.join(&name), "longer than before").unwrap();
+        assert_eq!(fs::metadata(here.join(&name)).unwrap().size(), 18);
+        fs::rename(here.join(&name), there.join("moved")).unwrap_err(); // two file systems
+        fs::rename(here.join(&name), here.join("moved")).unwrap();
+        assert_eq!(
+            fs::read_to_string(there.join("moved")).unwrap(),
+            "longer than before"
+        );
+        fs::remove_file(there.join("moved")).unwrap();
+        assert_eq!(fs::read_dir(here).unwrap().count(), 0);
+    }
+    fs::write(place.dir().join("kept"), "text").unwrap();
+    place.umount();
+    second.umount();
+    end(&place, server);
+    place.mount(&["-o", "ro"]);
+    assert_eq!(
+        fs::read_to_string(place.dir().join("kept")).unwrap(),
+        "text"
+    );
+}
+
+#[test]
+fn a_service_that_was_killed_starts_again() {
+    let (place, mut server) = served(&[]);
+    run(0, &["mount", socket(&place), place.dir_str()]);
+    fs::write(place.dir().join("synced"), "text").unwrap();
+    fs::File::open(place.dir().join("synced"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    server.signal("KILL");
+    server.wait();
+    // The calls of the client fail, and nothing hangs.
+    assert!(
+        fs::write(place.dir().join("late"), "").is_err()
+            || fs::File::open(place.dir())
+                .and_then(|dir| dir.sync_all())
+                .is_err()
+    );
+    run(0, &["umount", "--lazy", place.dir_str()]);
+    let server = serve(&place, &["--lease", "1"]);
+    let again = Fixture::new();
+    run(0, &["mount", socket(&place), again.dir_str()]);
+    assert_eq!(
+        fs::read_to_string(again.dir().join("synced")).unwrap(),
+        "text"
+    );
+    again.umount();
+    end(&place, server);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let (place, server) = served(&[]);
+    let refused = selvedge()
+        .args(["serve", place.image_str(), "--socket", "other"])
+        .output()
+        .unwrap();
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("in use"),
+        "{refused:?}"
+    );
+    let mount = selvedge()
+        .args(["mount", place.image_str(), place.dir_str()])
+        .output()
+        .unwrap();
+    assert!(
+        stderr(&mount).contains("in use"),
+        "{}{}",
+        stdout(&mount),
+        stderr(&mount)
+    );
+    end(&place, server);
+    let bpfs = Fixture::with_image();
+    let refused = run(1, &["serve", bpfs.image_str(), "--socket", socket(&bpfs)]);
+    assert!(stderr(&refused).contains("bpfs"), "{}", stderr(&refused));
+}
