@@ -110,10 +110,10 @@ pub fn format<P: Pmem>(memory: &P, uuid: u128) -> Result<()> {
     format_with(memory, uuid, &[])
 }
 
-/// [`format`] with a root collection whose first own words are these.
+/// [`format()`] with a root collection whose first own words are these.
 ///
 /// # Errors
-/// As [`format`].
+/// As [`format()`].
 pub fn format_with<P: Pmem>(memory: &P, uuid: u128, root_words: &[u64]) -> Result<()> {
     let bytes = memory.len() / PAGE * PAGE;
     if bytes < MIN_PAGES * PAGE {
