@@ -49,7 +49,7 @@ fn crash_test_explores_a_script_of_the_users() {
     let script = place.path("script");
     fs::write(&script, "mkdir d 755\ncreate d/f 644 # a file\nfsync d/f\n").unwrap();
     let script = script.to_str().unwrap();
-    for file_system in ["bpfs", "soupfs", "pxfs", "ext2"] {
+    for file_system in ["bpfs", "soupfs", "ext2"] {
         let args = [
             "crash",
             "test",
