@@ -86,7 +86,7 @@ suites-bpfs:
 
 suites-others:
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites soupfs fsx pjdfstest kill
-	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites pxfs fsx pjdfstest kill
+	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites pxfs fsx pjdfstest
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2 fsx pjdfstest kernel
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites ext2:journal fsx pjdfstest
 
