@@ -54,7 +54,8 @@ pub mod header {
     pub const ENTRIES: u64 = 5;
     /// Odd while the service changes the object; another even number after each change.
     pub const VERSION: u64 = 6;
-    /// The collection with the only entry for the object; 0 if there is none, or (mFiles) if unknown.
+    /// The collection with the only entry for the object. 0 without an entry; also for an mFile that has or
+    /// had several.
     pub const PARENT: u64 = 7;
     /// The first word that belongs to the layer above.
     pub const OWN: u64 = 8;

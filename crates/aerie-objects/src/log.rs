@@ -18,12 +18,17 @@ pub(crate) struct Log<P> {
     pub(crate) is_failed: bool,
 }
 
-/// Stores the words of all records at home, and empties the log.
-/// Also begins an epoch, and returns the generation before that of its first object.
-pub(crate) fn replay<P: Pmem + Clone>(
-    memory: &P,
-    superblock: &Superblock,
-) -> Result<(Log<P>, u64)> {
+/// A log after its replay.
+pub(crate) struct Replayed<P> {
+    pub(crate) log: Log<P>,
+    /// The generation before that of the first object of the epoch that begins.
+    pub(crate) generation: u64,
+    /// Whether there were records.
+    pub(crate) had_records: bool,
+}
+
+/// Stores the words of all records at home, empties the log, and begins an epoch.
+pub(crate) fn replay<P: Pmem + Clone>(memory: &P, superblock: &Superblock) -> Result<Replayed<P>> {
     let mut log = Unrecovered::open(memory.clone(), superblock.log)?;
     if log.bytes() > superblock.log_bytes {
         let what = format!("a log of {} bytes runs into what follows", log.bytes());
@@ -31,15 +36,15 @@ pub(crate) fn replay<P: Pmem + Clone>(
     }
     let first = superblock.first_page() * PAGE;
     let mut words = Vec::new();
-    let mut is_durable = false;
+    let mut had_records = false;
     while log.next(&mut words)?.is_some() {
-        if !is_durable {
+        if !had_records && !hit(Bug::ReplayBeforeLog) {
             // A killed program may have left records in the caches only. A crash in the middle of the
             // replay must find them again.
             memory.flush(superblock.log, log.bytes());
             memory.fence(Rule::LogBeforeHome)?;
-            is_durable = true;
         }
+        had_records = true;
         record::decode(
             &words,
             first..superblock.bytes,
@@ -61,7 +66,11 @@ pub(crate) fn replay<P: Pmem + Clone>(
         longest,
         is_failed: false,
     };
-    Ok((log, begin_epoch(memory)?))
+    Ok(Replayed {
+        log,
+        generation: begin_epoch(memory)?,
+        had_records,
+    })
 }
 
 /// Begins an epoch. Returns the generation before that of its first object.

@@ -15,6 +15,8 @@ medium::seeded_bugs! {
     ContentsNotFenced,
     /// A recovery truncates the log before the words of its records are durable.
     ReplayNotFenced,
+    /// A recovery stores words at home while their record may be in the caches only.
+    ReplayBeforeLog,
     /// A roll-back keeps the words of what it rolls back.
     RollBackForgotten,
 }

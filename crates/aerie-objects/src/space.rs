@@ -104,7 +104,7 @@ impl Space {
     /// Takes a free header for an object of this kind; `None` if one needs a new page.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is none, and none can be made.
+    /// [`Error::Full`] without a free header, or a page to make some.
     pub(crate) fn take_header(&mut self, kind: Kind) -> Result<Option<NewObject>> {
         let new = |(header, generation)| NewObject {
             id: ObjectId::new(kind, header),

@@ -5,7 +5,7 @@ use crate::check::walk;
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::load::Load;
-use crate::log::{Log, replay};
+use crate::log::{Log, Replayed, replay};
 use crate::overlay::Overlay;
 use crate::reading::object::generation;
 use crate::reserve::Reserve;
@@ -16,7 +16,6 @@ use crate::whole::Whole;
 use medium::Pmem;
 use parking_lot::Mutex;
 use vfs::check::Report;
-use wordlog::Unrecovered;
 
 /// Replays the log of a store, for a look at it without [`Store::open`]. Returns whether it had records.
 ///
@@ -24,10 +23,7 @@ use wordlog::Unrecovered;
 /// As [`Store::open`], but for [`Error::Damaged`].
 pub fn recover<P: Pmem + Clone>(memory: &P) -> Result<bool> {
     let superblock = Superblock::load(memory)?;
-    let mut words = Vec::new();
-    let first = Unrecovered::open(memory.clone(), superblock.log)?.next(&mut words)?;
-    replay(memory, &superblock)?;
-    Ok(first.is_some())
+    Ok(replay(memory, &superblock)?.had_records)
 }
 
 /// A store of objects, open for changes. Only one may be open on a memory, but for speculations.
@@ -47,7 +43,9 @@ impl<P: Pmem + Clone> Store<P> {
     /// log and of the memory.
     pub fn open(memory: P) -> Result<Self> {
         let superblock = Superblock::load(&memory)?;
-        let (log, generation) = replay(&memory, &superblock)?;
+        let Replayed {
+            log, generation, ..
+        } = replay(&memory, &superblock)?;
         let mut report = Report::default();
         let walk = walk(&memory, &superblock, &mut report);
         if let Some(found) = report.findings.first() {

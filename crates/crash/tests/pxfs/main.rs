@@ -101,6 +101,33 @@ fn calls_after_the_end_of_a_life() {
     assert_eq!(outcome.lives, 2 * outcome.workloads);
 }
 
+/// A killed service leaves its log in the caches, and the power fails during the next recovery.
+#[test]
+fn a_replay_of_a_log_that_is_not_durable_is_found() {
+    let options = Options {
+        ops: 0,
+        random_scripts: 2,
+        random_len: 40,
+        lives: 2,
+        threads: 1,
+        max_failures: 1,
+        ..options(PersistModel::Words)
+    };
+    is_found(Bug::ReplayBeforeLog, &options);
+}
+
+/// The explorer finds a violation while the bug is armed.
+fn is_found(bug: Bug, options: &Options) {
+    arm(Some(bug));
+    let found = explore(&PxfsSystem, options, &|_| {});
+    assert!(fired() > 0, "{bug:?} did not take effect");
+    arm(None);
+    assert!(
+        found.is_ok_and(|outcome| outcome.violations > 0),
+        "{bug:?} is not found"
+    );
+}
+
 #[test]
 fn seeded_bugs_are_found() {
     for bug in [
@@ -115,13 +142,6 @@ fn seeded_bugs_are_found() {
             max_failures: 1,
             ..options(PersistModel::Words)
         };
-        arm(Some(bug));
-        let found = explore(&PxfsSystem, &options, &|_| {});
-        assert!(fired() > 0, "{bug:?} did not take effect");
-        arm(None);
-        assert!(
-            found.is_ok_and(|outcome| outcome.violations > 0),
-            "{bug:?} is not found"
-        );
+        is_found(bug, &options);
     }
 }
