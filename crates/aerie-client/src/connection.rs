@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and waits for its reply: the result, or the reason why there is none.
+    /// Sends a request, and waits for its reply: the result, or the reason of the refusal.
     pub(crate) fn ask(&self, request: Request<'_>) -> Result<Vec<u8>, String> {
         let number = {
             let mut last = self.last.lock();

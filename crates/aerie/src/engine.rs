@@ -90,7 +90,7 @@ impl Engine for PxfsEngine {
         options: &ArgMatches,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
-        if service::is_socket(&request.image.path) {
+        if request.image.is_socket() {
             return service::mount(request);
         }
         let args = MountArgs::from_arg_matches(options).map_err(Error::new)?;

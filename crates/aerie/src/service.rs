@@ -10,7 +10,6 @@ use medium::{EffectiveDurability, Pmem};
 use pxfs::Pxfs;
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,12 +70,6 @@ fn start<P: Pmem + 'static>(
     let fs = Pxfs::open(Arc::new(memory), Arc::new(SystemClock), Atime::Never);
     let fs = fs.map_err(|e| Error::about(path, e))?;
     aerie_server::serve(fs, &image, socket, limits).map_err(|e| Error::about(socket, e))
-}
-
-/// Whether this is the socket of a service, in the place of an image.
-pub(crate) fn is_socket(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// A mount of a client. Others can change the file system meanwhile.

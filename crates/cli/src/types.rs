@@ -3,10 +3,9 @@
 use crate::failure::Failure;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::options::{self, Given};
-use engine::{Engine, Verb};
+use engine::{Engine, Image, Verb};
 use std::fmt;
 use std::marker::PhantomData;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -25,11 +24,6 @@ pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, 
             format_args!("there is no known file system at byte {offset}"),
         )),
     }
-}
-
-fn is_socket(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// The engine whose service has the socket.
@@ -57,7 +51,7 @@ impl Type {
     pub(crate) fn engine(self, path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
         match self {
             Self::One(engine) => Ok(engine),
-            Self::Any if is_socket(path) => of_socket(path),
+            Self::Any if Image::whole(path).is_socket() => of_socket(path),
             Self::Any => of_image(path, offset),
         }
     }

@@ -6,6 +6,7 @@ use medium::Pmem;
 use medium::block::BlockDevice;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use vfs::check::Report;
@@ -23,6 +24,12 @@ pub struct Image {
 }
 
 impl Image {
+    /// Whether this is a socket: that of a service, in the place of an image.
+    pub fn is_socket(&self) -> bool {
+        let found = self.path.metadata();
+        found.is_ok_and(|found| found.file_type().is_socket())
+    }
+
     /// The whole of a file or device.
     pub fn whole(path: impl Into<PathBuf>) -> Self {
         Self::at(path, 0)

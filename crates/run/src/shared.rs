@@ -189,7 +189,7 @@ impl Shared {
         &self.descriptions[number as usize % DESCRIPTIONS]
     }
 
-    /// Takes a free description for a file. `ENFILE` if there is none.
+    /// Takes a free description for a file. `ENFILE` if all are in use.
     pub(crate) fn describe(
         &self,
         ino: Ino,

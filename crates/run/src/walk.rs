@@ -45,7 +45,7 @@ impl<'f> Node<'f> {
         self.ino
     }
 
-    /// Passes the reference to the caller, who gives it back. Takes one if there is none yet.
+    /// Passes the reference to the caller, who gives it back. Takes one first if it has none.
     pub(crate) fn keep(mut self) -> Result<Ino> {
         if !self.is_counted && self.ino != Ino::ROOT {
             self.fs.by_number(self.ino)?;
