@@ -92,10 +92,7 @@ pub(crate) struct Session {
 /// Where a path of a call ends.
 pub(crate) enum Resolved<'s> {
     /// In the store. A file keeps the directory at which the path started.
-    Inside(
-        Found<'s>,
-        #[expect(dead_code, reason = "kept open for the time of the call")] Option<File>,
-    ),
+    Inside(Found<'s>, Option<File>),
     /// In the kernel's files, by this path.
     Outside(CString),
     /// In the kernel's files, as the arguments say.
