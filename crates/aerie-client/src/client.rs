@@ -5,12 +5,12 @@ use crate::mapped::{Mapped, Speculation};
 use crate::remote::Remote;
 use aerie_proto::messages::{Class, Greeting};
 use medium::{MapOptions, MappedPmem};
-use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use vfs::sync::Mutex;
 use vfs::{Atime, Errno, FileSystem, FileSystemLayer, SystemClock};
 
 /// Options of a client.

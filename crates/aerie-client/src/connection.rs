@@ -9,7 +9,6 @@ use aerie_proto::messages::{
     BadFrame, Class, Down, Greeting, HEAD_BYTES, Request, Up, VERSION, decode, encode, len_of,
 };
 use aerie_proto::ops::{self, Answers};
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::collections::HashMap;
@@ -21,6 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use vfs::sync::{Condvar, Mutex};
 
 /// Why a client has no connection.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ impl Connection {
             if let Some(why) = &replies.ended {
                 return Err(why.clone());
             }
-            self.changed.wait(&mut replies);
+            replies = self.changed.wait(replies);
         }
     }
 

@@ -12,11 +12,11 @@ use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, ToService};
 use aerie_proto::messages::Up;
 use medium::MappedPmem;
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vfs::sync::{Condvar, Mutex};
 use vfs::{
     Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees, Ino, Name,
     NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
@@ -118,7 +118,7 @@ impl Mapped {
     fn pause(&self, time: Duration) -> bool {
         let mut stops = self.stops.lock();
         if !*stops {
-            self.stopped.wait_for(&mut stops, time);
+            stops = self.stopped.wait_for(stops, time);
         }
         !*stops
     }

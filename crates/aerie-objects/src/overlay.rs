@@ -11,10 +11,10 @@ use crate::ObjectId;
 use crate::error::Result;
 use crate::layout::PAGE;
 use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use vfs::sync::Mutex;
 
 /// Private pages after the shared memory.
 const PRIVATE_PAGES: u64 = 1 << 20;

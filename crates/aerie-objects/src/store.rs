@@ -14,8 +14,8 @@ use crate::superblock::Superblock;
 use crate::transaction::{Buffers, Changes, Transaction};
 use crate::whole::Whole;
 use medium::Pmem;
-use parking_lot::Mutex;
 use vfs::check::Report;
+use vfs::sync::Mutex;
 
 /// Replays the log of a store, for a look at it without [`Store::open`]. Returns whether it had records.
 ///

@@ -25,8 +25,8 @@ use crate::superblock::Superblock;
 use crate::{Kind, ObjectId};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{Ordering, fence};
+use vfs::sync::{Mutex, MutexGuard};
 
 /// One step, as it is undone.
 #[derive(Debug)]

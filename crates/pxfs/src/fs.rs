@@ -5,9 +5,9 @@ use crate::inode::{self, Inode};
 use aerie_objects::{Load, ObjectId, Overlay, Store, Superblock, Transaction};
 use hashbrown::HashMap;
 use medium::Pmem;
-use parking_lot::{Mutex, RwLock};
 use std::cell::OnceCell;
 use std::sync::Arc;
+use vfs::sync::{Mutex, RwLock};
 use vfs::xattrs::Xattrs;
 use vfs::{Atime, Clock, Ctx, Errno, Ino, Timestamp};
 

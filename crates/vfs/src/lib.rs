@@ -39,6 +39,7 @@ mod new_node;
 mod order;
 pub mod perm;
 mod read_only;
+pub mod sync;
 mod system;
 mod types;
 pub mod xattr_block;

@@ -27,8 +27,8 @@ use aerie_objects::{
 use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, operations};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
-use parking_lot::Mutex;
 use std::sync::Arc;
+use vfs::sync::Mutex;
 use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, Result, StatFs, Timestamp};
 
 /// Headers or pages that are asked for at first, and at most.

@@ -10,8 +10,8 @@ use medium::MemoryPmem;
 use oracle::ModelFs;
 use oracle::script::{Script, State, generate, run_op, shrink};
 use oracle::snapshot::Snapshot;
-use parking_lot::Mutex;
 use std::sync::Arc;
+use vfs::sync::Mutex;
 use vfs::{Atime, Errno, FileSystem, ManualClock, StatFs, Timestamp};
 
 /// The locks of a client that has the whole file system.

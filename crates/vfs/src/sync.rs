@@ -1,0 +1,89 @@
+//! Locks that also work in a child after `fork`.
+//!
+//! They are those of the standard library, which on Linux are words of their own memory. Locks of `parking_lot`
+//! are not for code that may run in such a child: their waiting threads are in one table of the process, and
+//! the copy in the child has threads that do not exist there.
+//!
+//! A panic while a lock is held leaves it usable.
+
+use std::sync::{self, LockResult, PoisonError};
+use std::time::Duration;
+
+pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+fn guard<T>(result: LockResult<T>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mutex without poison.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// A free mutex.
+    pub const fn new(value: T) -> Self {
+        Self(sync::Mutex::new(value))
+    }
+
+    /// Waits for the mutex.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        guard(self.0.lock())
+    }
+
+    /// The value; the caller has the only reference.
+    pub fn get_mut(&mut self) -> &mut T {
+        guard(self.0.get_mut())
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        guard(self.0.into_inner())
+    }
+}
+
+/// A readers-writer lock without poison.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Self(sync::RwLock::new(value))
+    }
+
+    /// Waits until no thread writes.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        guard(self.0.read())
+    }
+
+    /// Waits until no other thread has the lock.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        guard(self.0.write())
+    }
+}
+
+/// A condition variable for [`Mutex`].
+#[derive(Debug, Default)]
+pub struct Condvar(sync::Condvar);
+
+impl Condvar {
+    /// One without waiting threads.
+    pub const fn new() -> Self {
+        Self(sync::Condvar::new())
+    }
+
+    /// Releases the mutex, waits for a notification, and takes the mutex again.
+    pub fn wait<'a, T>(&self, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        guard(self.0.wait(held))
+    }
+
+    /// As [`wait`](Self::wait), for at most a time.
+    pub fn wait_for<'a, T>(&self, held: MutexGuard<'a, T>, time: Duration) -> MutexGuard<'a, T> {
+        guard(self.0.wait_timeout(held, time)).0
+    }
+
+    /// Wakes all threads that wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
