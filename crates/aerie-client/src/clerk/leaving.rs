@@ -1,61 +1,126 @@
 //! Lowering of locks: after a revoke, or when they are not used.
 //!
-//! A lock with a target is *ready* when nothing stands on the part that it loses:
+//! A lock with a target is lowered in a *group* with all that needs it:
+//! 1. locks of children that need more than the target allows,
+//! 2. if the lock covers less then, all *strays*: locks that need more of a parent than its own lock has,
+//!    which was covered, maybe by this lock. No intent will protect them.
+//!
+//! The others of a group are given up as a whole: they then have no parents any more, so that a thread
+//! that comes back to one on another path does not keep the lock from being lowered. Parents and children
+//! are as threads have named them in paths; objects may have moved since, even in circles. So no lock of a
+//! group waits for another one: a group is lowered in one go, when it is *quiet*, and is shipped.
+//!
+//! A lock is quiet when nothing stands on the part that it loses:
 //! 1. no thread uses more of the object than the target allows,
-//! 2. every use that the lock covers, and the target does not, stands on another lock,
-//! 3. no lock of a child needs more than the target allows. Such locks get a target themselves.
+//! 2. every use that the lock covers, and the target does not, stands on another lock.
 
 use super::Host;
-use super::state::{Entries, State, Step, Target};
+use super::state::{Entry, State, Step, Target};
 use crate::seeded::{Bug, hit};
 use aerie_proto::locks::{Age, Ask, GrantNo, LockId, Mode};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A lock that is about to be lowered.
+#[derive(PartialEq)]
 pub(super) struct Leaving {
-    lock: LockId,
+    pub(super) lock: LockId,
     grant: Option<GrantNo>,
-    target: Target,
+    /// The mode to which it is lowered. Threads may use so much of it while it is shipped.
+    to: Option<Mode>,
     /// Whether there may be changes to ship.
     pub(super) may_write: bool,
 }
 
 impl State {
-    /// A lock that can be lowered now. Does what others need before they can.
-    pub(super) fn ready(&mut self, host: &impl Host) -> Option<LockId> {
+    /// A group that can be lowered now; its lock is the first. Does what others need before they can.
+    pub(super) fn ready(&mut self, host: &impl Host) -> Option<Vec<Leaving>> {
         if self.has_ended() {
             return None;
         }
-        // Targets for children come up on the way.
-        loop {
-            let targets: Vec<(LockId, Target)> = self.targets().collect();
-            for (lock, target) in targets.iter().copied() {
-                if self.is_ready(host, lock, target) {
-                    return Some(lock);
-                }
+        let entries = self.entries.iter();
+        let targets = entries.filter(|(_, entry)| entry.leaving().is_some());
+        let targets: Vec<LockId> = targets.map(|(lock, _)| *lock).collect();
+        self.has_targets = !targets.is_empty();
+        targets.into_iter().find_map(|lock| {
+            let group = self.group(lock);
+            self.is_quiet_group(host, &group)
+                .then(|| self.leaving(&group))
+        })
+    }
+
+    /// The lock, and what is to be lowered with it, which gets a target.
+    fn group(&mut self, lock: LockId) -> Vec<LockId> {
+        let (mut group, mut members) = (vec![lock], BTreeSet::from([lock]));
+        let mut has_strays = false;
+        let mut next = 0;
+        while let Some(lock) = group.get(next).copied() {
+            next += 1;
+            let Some((held, target)) = self.entries.get(&lock).and_then(Entry::leaving) else {
+                continue;
+            };
+            let mut others = self.children_beyond(lock, target.to);
+            if !has_strays && !held.covers().is_within(target.to.covers()) {
+                others.extend(self.strays());
+                has_strays = true;
             }
-            if self.targets().eq(targets.iter().copied()) {
-                self.has_targets = !targets.is_empty();
-                return None;
+            let to = Target {
+                to: Mode::NONE,
+                ..target
+            };
+            for other in others.into_iter().filter(|other| members.insert(*other)) {
+                self.entries.entry(other).or_default().lower_to(to);
+                group.push(other);
             }
         }
+        group
     }
 
-    fn targets(&self) -> impl Iterator<Item = (LockId, Target)> {
+    /// Children whose locks need more than a mode of this one.
+    fn children_beyond(&self, lock: LockId, mode: Mode) -> Vec<LockId> {
+        let range = (lock, LockId(0))..=(lock, LockId(u64::MAX));
+        let children = self.children.range(range).map(|(_, child)| *child);
+        let needs_more = |child: &LockId| {
+            let entry = self.entries.get(child);
+            entry.is_some_and(|entry| !entry.held.needs().is_within(mode))
+        };
+        children.filter(needs_more).collect()
+    }
+
+    /// Locks that need more of a parent than its own lock has.
+    fn strays(&self) -> Vec<LockId> {
+        let held = |lock| {
+            let entry = self.entries.get(lock);
+            entry.map_or(Mode::NONE, |entry| entry.held)
+        };
         let entries = self.entries.iter();
-        entries.filter_map(|(lock, entry)| Some((*lock, entry.target?)))
+        let strays = entries.filter(|(_, entry)| {
+            let needs = entry.held.needs();
+            let mut parents = entry.parents.iter();
+            parents.any(|parent| !needs.is_within(held(parent)))
+        });
+        strays.map(|(lock, _)| *lock).collect()
     }
 
-    fn is_ready(&mut self, host: &impl Host, lock: LockId, mut target: Target) -> bool {
-        // Threads of this client wait until it is lowered, too.
-        target.age = self.age_at(lock, target.age);
-        self.have_users_left(lock, target)
-            && (self.replace_cover(host, lock, target) || hit(Bug::AncestorFirst))
-            && self.have_children_left(lock, target)
-            && self.has_no_stray(lock, target)
+    fn is_quiet_group(&mut self, host: &impl Host, group: &[LockId]) -> bool {
+        let target = |lock: &LockId| self.entries.get(lock).and_then(|entry| entry.target);
+        let Some(targets) = group.iter().map(target).collect::<Option<Vec<Target>>>() else {
+            return false;
+        };
+        // Threads of this client that wait for any of the locks wait until all are lowered, too.
+        let ages = group.iter().zip(&targets);
+        let age = ages.map(|(lock, target)| self.age_at(*lock, target.age));
+        let age = age.min().unwrap_or_default();
+        let mut all = true;
+        for (lock, target) in group.iter().copied().zip(targets) {
+            let target = Target { age, ..target };
+            all &= self.have_users_left(lock, target)
+                && (self.replace_cover(host, lock, target) || hit(Bug::AncestorFirst));
+        }
+        all
     }
 
-    /// Whether no thread uses more of the object than the target. Groups that wait yield.
+    /// Whether no thread uses more of the object than the target. Threads that wait yield.
     fn have_users_left(&mut self, lock: LockId, target: Target) -> bool {
         let mut users = Vec::new();
         for (id, owner) in &self.owners {
@@ -74,7 +139,7 @@ impl State {
     }
 
     /// Whether no use stands on what the lock covers and the target does not. Requests the locks on
-    /// which they will stand. Groups that wait yield instead.
+    /// which they will stand. Threads that wait yield instead.
     fn replace_cover(&mut self, host: &impl Host, lock: LockId, target: Target) -> bool {
         let covered = target.to.covers();
         let is_lost = |step: &Step, cover| cover == Some(lock) && !step.mode.is_within(covered);
@@ -82,7 +147,7 @@ impl State {
             let mut uses = owner.uses();
             if owner.yields_to(target.age) && uses.any(|(step, cover)| is_lost(step, cover)) {
                 drop(uses);
-                owner.uses.clear();
+                owner.give_up();
             }
         }
         let owners = self.owners.values();
@@ -127,91 +192,42 @@ impl State {
         }
     }
 
-    /// Whether no lock of a child needs more than the target. Those that do are given up as a whole:
-    /// they then have no parents any more, so that a thread that comes back to one on another path
-    /// does not keep this lock from being lowered.
-    fn have_children_left(&mut self, lock: LockId, target: Target) -> bool {
-        let Target { to, age } = target;
-        let range = (lock, LockId(0))..=(lock, LockId(u64::MAX));
-        let mut all = true;
-        for (_, child) in self.children.range(range) {
-            if let Some(entry) = self.entries.get_mut(child)
-                && !entry.held.needs().is_within(to)
-            {
-                all = false;
-                let to = Mode::NONE;
-                entry.lower_to(Target { to, age });
-                self.has_targets = true;
+    fn leaving(&self, group: &[LockId]) -> Vec<Leaving> {
+        let leaving = |lock: &LockId| {
+            let entry = self.entries.get(lock);
+            Leaving {
+                lock: *lock,
+                grant: entry.and_then(|entry| entry.grant),
+                to: entry.and_then(|entry| Some(entry.target?.to)),
+                may_write: entry.is_some_and(|entry| entry.held.may_write()),
             }
-        }
-        all
-    }
-
-    /// Whether every lock has all its parents held, if the target covers less than the lock. Locks below a
-    /// collection that was only covered are given up: no intent will protect them.
-    fn has_no_stray(&mut self, lock: LockId, target: Target) -> bool {
-        let Target { to, age } = target;
-        let held = self
-            .entries
-            .get(&lock)
-            .map_or(Mode::NONE, |entry| entry.held);
-        if held.covers().is_within(to.covers()) {
-            return true;
-        }
-        let is_held = |entries: &Entries, lock| {
-            let entry = entries.get(lock);
-            entry.is_some_and(|entry| !entry.held.is_none())
         };
-        let entries = &self.entries;
-        let strays = entries.iter().filter(|(_, entry)| {
-            let mut parents = entry.parents.iter();
-            !entry.held.is_none() && parents.any(|parent| !is_held(entries, parent))
-        });
-        let strays: Vec<LockId> = strays.map(|(lock, _)| *lock).collect();
-        self.has_targets |= !strays.is_empty();
-        for stray in &strays {
-            if let Some(entry) = self.entries.get_mut(stray) {
-                entry.lower_to(Target {
-                    to: Mode::NONE,
-                    age,
-                });
-            }
-        }
-        strays.is_empty()
+        group.iter().map(leaving).collect()
     }
 
-    pub(super) fn leaving(&self, lock: LockId) -> Leaving {
-        let entry = self.entries.get(&lock);
-        Leaving {
-            lock,
-            grant: entry.and_then(|entry| entry.grant),
-            target: entry.and_then(|entry| entry.target).unwrap_or(Target {
-                to: Mode::NONE,
-                age: Age::default(),
-            }),
-            may_write: entry.is_some_and(|entry| entry.held.may_write()),
-        }
-    }
-
-    /// Lowers a lock, unless it has changed meanwhile.
-    pub(super) fn lower(&mut self, host: &impl Host, leaving: &Leaving) {
-        let Leaving { lock, target, .. } = *leaving;
-        let to = target.to;
-        let entry = self.entries.get(&lock);
-        let is_same = entry.is_some_and(|entry| {
-            entry.grant == leaving.grant && entry.target.is_some() && !entry.held.is_none()
-        });
-        if !is_same || !self.is_ready(host, lock, target) {
-            return;
-        }
-        let Some((entry, grant)) = self.entries.get_mut(&lock).zip(leaving.grant) else {
+    /// Lowers a group that was shipped, unless it has changed meanwhile.
+    pub(super) fn lower(&mut self, host: &impl Host, group: &[Leaving]) {
+        let Some(lock) = group.first().map(|first| first.lock) else {
             return;
         };
-        let is_lower = !entry.held.is_within(to);
-        entry.held = entry.held.meet(to);
-        entry
-            .target
-            .take_if(|target| entry.held.is_within(target.to));
+        let locks = self.group(lock);
+        if self.leaving(&locks) == group && self.is_quiet_group(host, &locks) {
+            // Those that need others come before them.
+            for lock in locks.into_iter().rev() {
+                self.lower_one(host, lock);
+            }
+        }
+    }
+
+    fn lower_one(&mut self, host: &impl Host, lock: LockId) {
+        let Some(entry) = self.entries.get_mut(&lock) else {
+            return;
+        };
+        let Some((grant, target)) = entry.grant.zip(entry.target.take()) else {
+            return;
+        };
+        let is_lower = !entry.held.is_within(target.to);
+        entry.held = entry.held.meet(target.to);
         let mode = entry.held;
         if mode.is_none() {
             for parent in std::mem::take(&mut entry.parents) {

@@ -15,8 +15,8 @@
 //!    have left, everything below it that needs it has been given up, and [`Host::ship`] has returned.
 //! 5. Before a hierarchical lock is lowered, the uses that it covers stand on locks of their own.
 //! 6. The clerk requests locks of a path from the root down. A thread locks all objects that it needs
-//!    by one [`Clerk::lock_all`], which gives up all that it has while it waits, when older threads or
-//!    other clients need it. A thread that has a guard and locks more can wait forever for a client that
+//!    by one [`Clerk::lock_all`], which gives up all that it has while it waits, when older threads of any
+//!    client need it. A thread that has a guard and locks more can wait forever for a client that
 //!    does the same. Debug builds of the service refuse such a request ([`Refusal::Deadlock`]); in
 //!    release builds, the service ends one of the sessions after a lease.
 //! 7. After the session has ended, all calls return [`LockError::Removed`], as if the medium had been
@@ -35,6 +35,7 @@ mod waiting;
 use crate::seeded::{Bug, hit};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use aerie_proto::locks::{Access, End, LockId, Refusal, ToClient, ToService};
+use leaving::Leaving;
 use state::{State, Status};
 use std::time::Duration;
 
@@ -150,9 +151,9 @@ impl<H: Host> Clerk<H> {
         &self.host
     }
 
-    /// Locks an object.
+    /// Locks an object, as [`lock_all`](Self::lock_all).
     pub fn lock(&self, want: Want<'_>) -> Result<Guard<'_, H>, LockError> {
-        self.acquire(&[want], false)
+        self.acquire(&[want])
     }
 
     /// Locks several objects. While it waits for one, it gives up all when another client or thread
@@ -160,10 +161,10 @@ impl<H: Host> Clerk<H> {
     pub fn lock_all(&self, wants: &[Want<'_>]) -> Result<Guard<'_, H>, LockError> {
         let mut wants = wants.to_vec();
         wants.sort_by(|a, b| a.path.cmp(b.path));
-        self.acquire(&wants, true)
+        self.acquire(&wants)
     }
 
-    fn acquire(&self, wants: &[Want<'_>], is_group: bool) -> Result<Guard<'_, H>, LockError> {
+    fn acquire(&self, wants: &[Want<'_>]) -> Result<Guard<'_, H>, LockError> {
         if wants.iter().any(|want| want.path.is_empty()) {
             return Err(LockError::EmptyPath);
         }
@@ -171,7 +172,7 @@ impl<H: Host> Clerk<H> {
         let now = self.host.now();
         let steps = state.steps(wants, &self.host, self.is_widening.then_some(now));
         let is_quiet = state.is_quiet(now);
-        let owner = state.enqueue(now, thread::current().id(), steps, is_group);
+        let owner = state.enqueue(now, thread::current().id(), steps);
         match is_quiet {
             true => drop(state.proceed(&self.host, owner)),
             false => self.advance(&mut state),
@@ -218,9 +219,9 @@ impl<H: Host> Clerk<H> {
         let mut state = self.state.lock();
         while !state.has_ended() {
             match state.ready(&self.host) {
-                Some(lock) => state = self.lower(state, lock),
+                Some(group) => state = self.lower(state, &group),
                 None => {
-                    // Groups may have yielded.
+                    // Threads may have yielded.
                     self.advance(&mut state);
                     state = self.changed.wait(state);
                 }
@@ -236,22 +237,24 @@ impl<H: Host> Clerk<H> {
         self.changed.notify_all();
     }
 
-    /// Ships what needs the lock, and lowers it.
+    /// Ships what needs the locks, and lowers them.
     fn lower<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        lock: LockId,
+        group: &[Leaving],
     ) -> MutexGuard<'a, State> {
-        let leaving = state.leaving(lock);
-        let is_late = leaving.may_write && hit(Bug::ReleaseBeforeShip);
+        let may_write = group.iter().any(|leaving| leaving.may_write);
+        let is_late = may_write && hit(Bug::ReleaseBeforeShip);
         if is_late {
-            state.lower(&self.host, &leaving);
+            state.lower(&self.host, group);
         }
         drop(state);
-        self.host.ship(lock);
+        for leaving in group {
+            self.host.ship(leaving.lock);
+        }
         state = self.state.lock();
         if !is_late {
-            state.lower(&self.host, &leaving);
+            state.lower(&self.host, group);
         }
         self.advance(&mut state);
         state

@@ -40,7 +40,7 @@ pub(super) struct Owner {
     /// Of the first steps, in order: the lock further up on which the use stands, or `None` for that
     /// of the object itself.
     pub(super) uses: Vec<Option<LockId>>,
-    /// The age of a group, which gives up its uses while it waits, when others need them.
+    /// While it waits, it gives up its uses when older owners need them.
     pub(super) age: Age,
     pub(super) status: Status,
 }
@@ -52,18 +52,18 @@ impl Owner {
 
     /// Sets the session, if the age was drawn before it began.
     pub(super) fn set_epoch(&mut self, epoch: Epoch) {
-        if self.is_group() {
-            self.age.1 = epoch;
-        }
-    }
-
-    pub(super) fn is_group(&self) -> bool {
-        self.age > Age::default()
+        self.age.1 = epoch;
     }
 
     /// Whether it gives up its uses for others of this age: if they are older, or itself.
     pub(super) fn yields_to(&self, age: Age) -> bool {
-        self.is_waiting() && self.is_group() && age <= self.age
+        self.is_waiting() && age <= self.age
+    }
+
+    /// Gives up what it has. Others are near, so it asks for no more than it needs from now on.
+    pub(super) fn give_up(&mut self) {
+        self.uses.clear();
+        self.steps.iter_mut().for_each(|step| step.ask = step.mode);
     }
 
     /// The uses that it has.
@@ -129,6 +129,12 @@ impl Entry {
             Some(target) if !hit(Bug::GrantsAfterRevoke) => self.held.meet(target.to),
             _ => self.held,
         }
+    }
+
+    /// The mode and the target of a lock that is to be lowered.
+    pub(super) fn leaving(&self) -> Option<(Mode, Target)> {
+        let target = self.target.filter(|_| !self.held.is_none())?;
+        Some((self.held, target))
     }
 
     /// Adds a target.
@@ -199,22 +205,15 @@ impl State {
         seq
     }
 
-    pub(super) fn enqueue(
-        &mut self,
-        now: Duration,
-        thread: ThreadId,
-        steps: Vec<Step>,
-        is_group: bool,
-    ) -> u64 {
+    pub(super) fn enqueue(&mut self, now: Duration, thread: ThreadId, steps: Vec<Step>) -> u64 {
         self.next_owner += 1;
         let epoch = self.epoch.unwrap_or(Epoch(u64::MAX));
-        let age = Age(now, epoch, self.next_owner);
         let owner = Owner {
             thread,
             began: now,
             uses: Vec::with_capacity(steps.len()),
             steps,
-            age: if is_group { age } else { Age::default() },
+            age: Age(now, epoch, self.next_owner),
             status: Status::Waiting,
         };
         self.owners.insert(self.next_owner, owner);

@@ -10,14 +10,14 @@ const MOST_USES: usize = 64;
 enum Attempt {
     Taken(Option<LockId>),
     Blocked,
-    /// This group is in the way, and yields.
+    /// This thread, which waits, is in the way, and yields.
     BlockedBy(u64),
 }
 
 /// Another thread in the way of a use.
 enum Conflict {
     None,
-    /// A group that can give up its uses.
+    /// A younger thread that waits, and can give up its uses.
     Yielding(u64),
     /// A thread that has waited for the same object longer.
     Queue,
@@ -65,7 +65,7 @@ impl State {
 
     pub(super) fn yield_uses(&mut self, owner: u64) {
         if let Some(owner) = self.owners.get_mut(&owner) {
-            owner.uses.clear();
+            owner.give_up();
         }
     }
 
@@ -98,7 +98,7 @@ impl State {
         let conflict = self.conflict(id, lock, mode);
         let taken = |cover| match conflict {
             Conflict::None => Attempt::Taken(cover),
-            // A group yields only to a thread that can proceed then.
+            // It yields only to a thread that can proceed then.
             Conflict::Yielding(other) => Attempt::BlockedBy(other),
             Conflict::Queue | Conflict::Firm => Attempt::Blocked,
         };
@@ -128,14 +128,12 @@ impl State {
 
     /// Whether another thread of this client is in the way: it uses the lock, or waits for it longer.
     fn conflict(&self, id: u64, lock: LockId, mode: Mode) -> Conflict {
-        let me = &self.owners[&id];
         let mut conflict = Conflict::None;
         let mut is_queued = false;
         for (other_id, other) in self.owners.iter().filter(|(other, _)| **other != id) {
             let is_in_way = |step: &Step| step.lock == lock && !step.mode.is_compatible(mode);
             if other.uses().any(|(step, _)| is_in_way(step)) {
-                let is_older = !me.is_group() || id < *other_id;
-                if !(other.is_group() && other.is_waiting() && is_older) {
+                if !(other.is_waiting() && id < *other_id) {
                     return Conflict::Firm;
                 }
                 conflict = Conflict::Yielding(*other_id);
@@ -225,7 +223,7 @@ impl State {
             .owners
             .values()
             .filter(|other| other.thread == owner.thread);
-        let firm = same.filter(|other| !(other.is_group() && other.is_waiting()));
+        let firm = same.filter(|other| !other.is_waiting());
         let uses = firm.flat_map(|other| other.uses().map(|(step, _)| (step.lock, step.mode)));
         uses.take(MOST_USES).collect()
     }

@@ -21,16 +21,19 @@ pub(crate) enum Call {
     Both,
     /// Adds a file to the second directory, or removes it.
     Link,
+    /// Looks at a directory on a path that is not true any more.
+    Moved,
     /// Gives back locks.
     Idle,
 }
 
-pub(crate) const ALL: [Call; 6] = [
+pub(crate) const ALL: [Call; 7] = [
     Call::File,
     Call::Within,
     Call::Tree,
     Call::Both,
     Call::Link,
+    Call::Moved,
     Call::Idle,
 ];
 
@@ -49,6 +52,7 @@ pub(crate) fn call(clerk: &TheClerk, thread: u64, call: Call) -> Result<(), Lock
         Call::Tree => tree(clerk, thread),
         Call::Both => both(clerk, thread),
         Call::Link => link(clerk, thread),
+        Call::Moved => moved(clerk),
         Call::Idle => {
             clerk.release_unused(clerk.host().now());
             Ok(())
@@ -65,17 +69,37 @@ fn file(clerk: &TheClerk, thread: u64, scope: Scope) -> Result<(), LockError> {
         FILE
     };
     let (path, access) = ([ROOT, dir, file], access());
+    let host = clerk.host();
+    // An object with several memberships has its own lock, and can be named without a path.
+    let is_alone = host.tree().membership_count(file) > 1 && rng.gen_bool(0.5);
+    let path = if is_alone { &path[2..] } else { &path[..] };
     let _guard = clerk.lock(Want {
-        path: &path,
+        path,
         access,
         scope,
     })?;
     // The file may have been removed from the directory meanwhile.
-    let host = clerk.host();
-    if host.tree().is_member(dir, file) && host.enter(thread, &[file], access) {
-        work(clerk, thread, &[&path], access);
+    let is_same = !is_alone || host.tree().membership_count(file) > 1;
+    if is_same && host.tree().is_member(dir, file) && host.enter(thread, &[file], access) {
+        work(clerk, thread, &[path], access);
     }
     Ok(())
+}
+
+/// One directory seems to be in the other one. A look finds that it is not.
+fn moved(clerk: &TheClerk) -> Result<(), LockError> {
+    let [one, other] = DIRS;
+    let path = match thread_rng().gen_bool(0.5) {
+        true => [ROOT, one, other],
+        false => [ROOT, other, one],
+    };
+    let want = Want {
+        path: &path,
+        access: Access::Shared,
+        scope: Scope::Object,
+    };
+    // Another thread may name them in the other order.
+    clerk.lock_all(&[want]).map(drop)
 }
 
 /// Is in the objects for a while, and leaves them.

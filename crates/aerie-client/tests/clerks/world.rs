@@ -45,6 +45,19 @@ impl Objects for Tree {
     }
 }
 
+/// An object whose path is not known, as the service sees it.
+struct Alone;
+
+impl Objects for Alone {
+    fn is_member(&self, _: LockId, _: LockId) -> bool {
+        false
+    }
+
+    fn membership_count(&self, _: LockId) -> u64 {
+        0
+    }
+}
+
 impl Tree {
     /// Adds the file to the second directory, or removes it.
     fn link(&self, link: bool) {
@@ -279,9 +292,12 @@ impl Host for Client {
             let Change { path, link } = &change;
             let change_of = Mode::explicit(Access::Exclusive);
             let insertion = change_of.join(Mode::intent(Access::Exclusive));
-            let covers = |path, want| {
+            let covers = |path: &[LockId], want| {
                 let service = &shared.service;
-                service.covers(self.id, epoch, path, want, tree)
+                match path {
+                    [_] => service.covers(self.id, epoch, path, want, &Alone),
+                    _ => service.covers(self.id, epoch, path, want, tree),
+                }
             };
             let other_dir = [ROOT, DIRS[1]];
             let result = covers(path, change_of)
