@@ -47,7 +47,7 @@ pub(crate) const AT: u8 = 6;
 pub(crate) const ALWAYS: u8 = 7;
 /// The end of a thread: its stack is freed.
 pub(crate) const EXIT: u8 = 8;
-/// A call that makes a descriptor: of interest only inside the handler.
+/// A call that makes or receives descriptors: of interest only inside the handler.
 pub(crate) const MAKES: u8 = 9;
 
 /// The class of each system call.
@@ -58,8 +58,8 @@ pub(crate) static FDS: [AtomicU32; FD_LIMIT] = [const { AtomicU32::new(0) }; FD_
 pub(crate) const OWN: u32 = u32::MAX;
 /// The path of the mount point, without a slash at its end, followed by 0.
 pub(crate) static PREFIX: [AtomicU8; PREFIX_MAX] = [const { AtomicU8::new(0) }; PREFIX_MAX];
-/// Whether the working directory is in the store.
-pub(crate) static CWD_INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Whether a path that is relative to the working directory can be in the store.
+pub(crate) static CWD_REACHES: AtomicU32 = AtomicU32::new(0);
 
 /// The addresses of the functions that get the program's calls, and those of this library.
 static HANDLE: AtomicUsize = AtomicUsize::new(0);
@@ -274,7 +274,7 @@ pub(crate) extern "C" fn entry() {
         "jne 40b",
         "jmp 80f",
         "61:",
-        "cmp dword ptr [rip + {cwd_inside}], 0",
+        "cmp dword ptr [rip + {cwd_reaches}], 0",
         "jne 40b",
         ".hidden selvedge_run_filter_pass",
         ".globl selvedge_run_filter_pass",
@@ -320,7 +320,7 @@ pub(crate) extern "C" fn entry() {
         third = const FD_AND_THIRD,
         limit = const FD_LIMIT,
         prefix = sym PREFIX,
-        cwd_inside = sym CWD_INSIDE,
+        cwd_reaches = sym CWD_REACHES,
         has_files = sym HAS_FILES,
         stack = const STACK,
         stack_bytes = const STACK_BYTES,

@@ -3,7 +3,7 @@
 use crate::abi::thread;
 use crate::calls::{Answer, At, Call, Resolved};
 use crate::environment::{self, Passed};
-use crate::kernel::Result;
+use crate::kernel::{self, Result};
 use crate::memory;
 use crate::shared::Reason;
 use libc::{AT_EMPTY_PATH, SYS_execve};
@@ -60,9 +60,8 @@ pub(crate) fn execute(call: &Call) -> Answer {
     };
     if is_borrower {
         refs(1);
-    } else {
-        process.leave();
     }
+    process.send();
     drop(calls);
     // If it succeeds, a parent that waits in `vfork` continues with this thread's state.
     let inside = u32::from(!is_borrower);
@@ -144,10 +143,14 @@ impl Scratch {
 }
 
 impl crate::process::Process {
-    /// The process ends, or executes another program: what the backend has not sent yet is sent.
-    pub(crate) fn leave(&self) {
-        if let (false, Some(fs)) = (self.is_vfork_child(), self.connected()) {
-            self.backend.finish(&*fs);
+    /// Sends what the backend has not sent yet: the process ends, or another one begins, which must find the
+    /// files that it inherits.
+    pub(crate) fn send(&self) {
+        if let Some(fs) = self.connected()
+            && let Err(errno) = self.backend.finish(&*fs)
+        {
+            let id = kernel::process_id();
+            eprintln!("selvedge run: the last changes of process {id} are lost: {errno}");
         }
     }
 }

@@ -35,10 +35,12 @@ pub(crate) fn fork(call: &Call) -> Answer {
     let process = call.process;
     if has(CLONE_VM) {
         if has(CLONE_VFORK) && !has(CLONE_THREAD) && !process.is_vfork_child() {
+            process.send();
             process.before_vfork()?;
         }
         return Err(Stop::Kernel);
     }
+    process.send();
     let _alone = process.gate.write().unwrap_or_else(PoisonError::into_inner);
     process.share_with_child();
     if stack != 0 {

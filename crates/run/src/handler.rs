@@ -161,6 +161,7 @@ const TABLE: &[(u8, &[i64])] = &[
             SYS_userfaultfd,
             SYS_pidfd_open,
             SYS_timerfd_create,
+            SYS_recvmsg,
         ],
     ),
 ];
@@ -262,7 +263,7 @@ fn by_the_store(call: &Call) -> calls::Answer {
         | SYS_lremovexattr | SYS_fremovexattr => xattrs::call(call),
         SYS_inotify_add_watch | SYS_name_to_handle_at => calls::through_mount(call),
         SYS_exit_group => {
-            call.process.leave();
+            call.process.send();
             call.process.end();
             Err(Stop::Kernel)
         }

@@ -105,6 +105,16 @@ pub(crate) fn change_directory(path: &CStr) -> Result<()> {
     result(unsafe { syscall(libc::SYS_chdir, args) }).map(drop)
 }
 
+/// The path of the kernel's working directory; not absolute if no path leads there.
+pub(crate) fn directory() -> Result<Vec<u8>> {
+    let mut path = vec![0_u8; libc::PATH_MAX as usize];
+    let args = [path.as_mut_ptr() as u64, path.len() as u64, 0, 0, 0, 0];
+    // SAFETY: the kernel writes at most the length of the buffer.
+    let bytes = result(unsafe { syscall(libc::SYS_getcwd, args) })?;
+    path.truncate((bytes as usize).saturating_sub(1)); // the 0
+    Ok(path)
+}
+
 /// Reads a whole file of the kernel of less than 4 KiB.
 pub(crate) fn read_small(path: &CStr) -> Result<Vec<u8>> {
     let fd = open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;

@@ -1,4 +1,4 @@
-//! Starts a command with this library.
+//! Prepares a command for this library.
 
 use crate::environment::{AT, LIBRARY, STATE, STORE};
 use crate::shared::{Reason, Shared};
@@ -8,9 +8,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 /// The file name of the library.
 const FILE: &str = "libselvedge_run.so";
@@ -23,12 +22,12 @@ pub struct Options {
     /// The mount point: an existing directory. If the store is mounted there too, calls that cannot be
     /// answered in the process go to that mount.
     pub at: PathBuf,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
+    /// The program.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
     /// The library to preload; `None` looks beside this program, and in `../lib`.
     pub library: Option<PathBuf>,
-    /// Whether counts are returned. Without them this process becomes the command.
-    pub stats: bool,
 }
 
 /// A command that could not be run.
@@ -51,14 +50,6 @@ pub enum Error {
     /// The root directory as a mount point.
     #[error("the store cannot be at /; use a directory below it")]
     Root,
-    /// The command.
-    #[error("cannot run {}: {source}", command.display())]
-    Command {
-        /// The program.
-        command: OsString,
-        /// The cause.
-        source: io::Error,
-    },
     /// Memory for the processes of the run.
     #[error("cannot make the memory that the processes share: {0}")]
     Memory(#[from] rustix::io::Errno),
@@ -84,87 +75,74 @@ impl fmt::Display for Counts {
     }
 }
 
-/// The end of a command.
-#[derive(Debug, Clone)]
-pub struct Finished {
-    /// Its status.
-    pub status: ExitStatus,
-    /// Calls of all its processes on the store.
-    pub counts: Counts,
+/// A command that is ready to be run.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The command, with the variables of the library.
+    pub command: Command,
+    /// The memory that its processes share, which they inherit.
+    memory: OwnedFd,
+    _placeholder: OwnedFd,
 }
 
-impl Finished {
-    /// The exit code that a shell would show.
-    pub fn code(&self) -> i32 {
-        let signal = || self.status.signal().map_or(1, |signal| 128 + signal);
-        self.status.code().unwrap_or_else(signal)
+impl Prepared {
+    /// Prepares a command whose calls below a mount point are answered in its processes.
+    ///
+    /// # Errors
+    /// It could not be run.
+    pub fn new(options: &Options) -> Result<Self, Error> {
+        if !is_supported() {
+            return Err(Error::Unsupported);
+        }
+        let at = directory(&options.at)?;
+        let library = options.library.clone().or_else(find);
+        let library = library.and_then(|library| library.canonicalize().ok());
+        let library = library.ok_or(Error::NoLibrary)?;
+        let (memory, placeholder) = (memory()?, placeholder()?);
+        let mut preload = library.clone().into_os_string();
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            preload.push(":");
+            preload.push(others);
+        }
+        let state = format!("{} {} 0", memory.as_raw_fd(), placeholder.as_raw_fd());
+        let mut command = Command::new(&options.program);
+        command
+            .args(&options.arguments)
+            .env("LD_PRELOAD", preload)
+            .env(AT, at)
+            .env(STORE, &options.store)
+            .env(LIBRARY, library)
+            .env(STATE, state);
+        Ok(Self {
+            command,
+            memory,
+            _placeholder: placeholder,
+        })
+    }
+
+    /// The numbers of calls until now.
+    ///
+    /// # Errors
+    /// Without memory.
+    pub fn counts(&self) -> Result<Counts, Error> {
+        let shared = Shared::map(self.memory.as_raw_fd() as u32)?;
+        let counts = Reason::ALL.map(|(reason, text)| (text, shared.counted(reason)));
+        Ok(Counts(counts.to_vec()))
     }
 }
 
-/// Runs a command whose calls below a mount point are answered in its processes.
-///
-/// Without `stats` this process becomes the command and the function returns only if that fails.
-///
-/// # Errors
-/// The command could not be started.
-pub fn launch(options: &Options) -> Result<Finished, Error> {
-    if !is_supported() {
-        return Err(Error::Unsupported);
-    }
-    let at = options.at.canonicalize();
+/// The mount point's path, without symbolic links.
+fn directory(path: &Path) -> Result<PathBuf, Error> {
+    let at = path.canonicalize();
     let at = at.and_then(|at| at.read_dir().map(|_| at));
     let at = at.map_err(|source| Error::At {
-        path: options.at.clone(),
+        path: path.to_owned(),
         source,
     })?;
-    if at == Path::new("/") {
-        return Err(Error::Root);
+    match at == Path::new("/") {
+        true => Err(Error::Root),
+        false => Ok(at),
     }
-    let library = options
-        .library
-        .clone()
-        .or_else(find)
-        .ok_or(Error::NoLibrary)?;
-    let library = library.canonicalize().map_err(|_| Error::NoLibrary)?;
-    let (memory, placeholder) = (memory()?, placeholder()?);
-    let [program, arguments @ ..] = &options.command[..] else {
-        return Err(Error::Command {
-            command: OsString::new(),
-            source: io::ErrorKind::InvalidInput.into(),
-        });
-    };
-    let mut preload = library.clone().into_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .env("LD_PRELOAD", preload)
-        .env(AT, at)
-        .env(STORE, &options.store)
-        .env(LIBRARY, library)
-        .env(
-            STATE,
-            format!("{} {} 0", memory.as_raw_fd(), placeholder.as_raw_fd()),
-        );
-    let failed = |source| Error::Command {
-        command: program.clone(),
-        source,
-    };
-    if !options.stats {
-        return Err(failed(command.exec()));
-    }
-    let status = command.status().map_err(failed)?;
-    let shared = Shared::map(memory.as_raw_fd() as u32)?;
-    let counts = Reason::ALL
-        .map(|(reason, text)| (text, shared.counted(reason)))
-        .to_vec();
-    Ok(Finished {
-        status,
-        counts: Counts(counts),
-    })
 }
 
 fn is_supported() -> bool {

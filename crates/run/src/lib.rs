@@ -1,7 +1,7 @@
 //! Runs unmodified programs whose system calls below a mount point are answered inside their own processes,
 //! by a [`vfs::FileSystem`].
 //!
-//! [`launch`] starts a command with a library in `LD_PRELOAD`, which [`preload!`] makes of this crate and a
+//! [`Prepared`] is a command with a library in `LD_PRELOAD`, which [`preload!`] makes of this crate and a
 //! [`Backend`]. The library stays with all programs that the command executes.
 //!
 //! # Guarantees
@@ -17,7 +17,7 @@
 //!
 //! # Limits
 //!
-//! - Linux on x86-64 only, on a processor with XSAVEC. [`launch`] fails elsewhere.
+//! - Linux on x86-64 only, on a processor with XSAVEC. [`Prepared::new`] fails elsewhere.
 //! - Static programs, set-id programs, and code that a program generates are not seen, nor are `syscall`
 //!   instructions of objects that `dlopen` adds. Their calls go to the mount. Libc is seen, so almost no
 //!   object has such instructions.
@@ -82,7 +82,7 @@ mod sites;
 mod walk;
 
 pub use heap::Heap;
-pub use launch::{Counts, Error, Finished, Options, launch};
+pub use launch::{Counts, Error, Options, Prepared};
 pub use shared::Reason;
 
 use process::Process;
@@ -100,13 +100,16 @@ pub trait Backend: Send + Sync {
     fn connect(&self, store: &str) -> Result<Arc<dyn FileSystem>, String>;
 
     /// Sends what was not sent yet: the process ends or executes another program.
-    fn finish(&self, fs: &dyn FileSystem) {
-        let _ = fs.sync();
+    ///
+    /// # Errors
+    /// The error of a change that the process has made, if no call has returned it.
+    fn finish(&self, fs: &dyn FileSystem) -> vfs::Result<()> {
+        fs.sync()
     }
 }
 
 /// Starts to answer the calls of this process. Called by [`preload!`] before the program's own code runs,
-/// in the only thread of the process. Without the variables that [`launch`] sets, nothing happens.
+/// in the only thread of the process. Without the variables of a [`Prepared`] command, nothing happens.
 #[doc(hidden)]
 pub fn start(backend: &'static dyn Backend) {
     let Some((start, dropped)) = environment::start() else {
@@ -118,12 +121,12 @@ pub fn start(backend: &'static dyn Backend) {
 }
 
 /// A backend whose descriptors are recognised.
-struct Prepared {
+struct Recognised {
     backend: &'static dyn Backend,
     once: Once,
 }
 
-impl Backend for Prepared {
+impl Backend for Recognised {
     fn connect(&self, store: &str) -> Result<Arc<dyn FileSystem>, String> {
         let mut prepared = Ok(());
         self.once
@@ -132,8 +135,8 @@ impl Backend for Prepared {
         self.backend.connect(store)
     }
 
-    fn finish(&self, fs: &dyn FileSystem) {
-        self.backend.finish(fs);
+    fn finish(&self, fs: &dyn FileSystem) -> vfs::Result<()> {
+        self.backend.finish(fs)
     }
 }
 
@@ -149,7 +152,7 @@ fn begin(
         to.store(*from, Relaxed);
     }
     handler::start();
-    let backend = Box::leak(Box::new(Prepared {
+    let backend = Box::leak(Box::new(Recognised {
         backend,
         once: Once::new(),
     }));
@@ -165,7 +168,7 @@ fn begin(
     patch::program(process.shared)
 }
 
-/// Makes a dynamic library one that [`launch`] can preload: `run::preload!(BACKEND)`, where `BACKEND` is a
+/// Makes a dynamic library one that a [`Prepared`] command can preload: `run::preload!(BACKEND)`, where `BACKEND` is a
 /// static [`Backend`].
 #[macro_export]
 macro_rules! preload {

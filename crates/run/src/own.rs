@@ -5,10 +5,13 @@
 
 use crate::abi::{self, CLASSES, FD_LIMIT, FDS, MAKES, OWN};
 use crate::kernel::{self, Result};
+use crate::memory;
 use libc::{
-    CLONE_SETTLS, CLONE_THREAD, F_DUPFD, F_DUPFD_CLOEXEC, SYS_clone, SYS_clone3, SYS_close,
-    SYS_dup, SYS_fcntl, SYS_open, SYS_openat, SYS_openat2,
+    CLONE_SETTLS, CLONE_THREAD, F_DUPFD, F_DUPFD_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, SYS_clone,
+    SYS_clone3, SYS_close, SYS_dup, SYS_fcntl, SYS_open, SYS_openat, SYS_openat2, SYS_recvmsg,
+    cmsghdr, msghdr,
 };
+use std::mem::offset_of;
 use std::sync::atomic::{
     AtomicU32,
     Ordering::{AcqRel, Relaxed},
@@ -17,6 +20,9 @@ use vfs::Errno;
 
 /// The first numbers that are tried. The usual limit is 1024.
 const FROM: [u32; 3] = [960, 200, 100];
+
+/// Bytes of the head of a control message.
+const HEAD: u64 = size_of::<cmsghdr>() as u64;
 
 /// No descriptor of this library is greater.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
@@ -49,14 +55,18 @@ pub(crate) fn all() -> impl Iterator<Item = u32> {
 /// Whether a call of this library with this number needs [`answer`].
 pub(crate) fn is_of_interest(number: u16) -> bool {
     let number = i64::from(number);
-    makes_descriptor(number) || [SYS_fcntl, SYS_close, SYS_clone, SYS_clone3].contains(&number)
+    let others = [SYS_fcntl, SYS_close, SYS_recvmsg, SYS_clone, SYS_clone3];
+    makes_descriptor(number) || others.contains(&number)
 }
 
 fn makes_descriptor(number: i64) -> bool {
-    [SYS_open, SYS_openat, SYS_openat2, SYS_dup].contains(&number)
-        || CLASSES
+    let class = || {
+        CLASSES
             .get(number as usize)
-            .is_some_and(|class| class.load(Relaxed) == MAKES)
+            .map(|class| class.load(Relaxed))
+    };
+    [SYS_open, SYS_openat, SYS_openat2, SYS_dup].contains(&number)
+        || number != SYS_recvmsg && class() == Some(MAKES)
 }
 
 /// Handles a call that this library or the backend makes. `None`: the kernel executes it.
@@ -70,19 +80,43 @@ pub(crate) fn answer(number: i64, args: &[u64; 6]) -> Option<u64> {
         ));
     }
     match number {
+        SYS_recvmsg => {
+            // SAFETY: the call is executed as it stands.
+            let received = kernel::result(unsafe { abi::syscall(number, *args) });
+            let kept = received.and_then(|bytes| keep_received(args[1]).map(|()| bytes));
+            return Some(kernel::encode(kept));
+        }
         SYS_close => {
             let entry = FDS.get(args[0] as u32 as usize)?;
             let _ = entry.compare_exchange(OWN, 0, AcqRel, Relaxed);
         }
         SYS_clone => adopt(args[0], args[4]),
         SYS_clone3 => {
-            let flags = crate::memory::load::<u64>(args[0]).ok()?;
-            let pointer = crate::memory::load::<u64>(args[0] + 56).ok()?;
+            let flags = memory::load::<u64>(args[0]).ok()?;
+            let pointer = memory::load::<u64>(args[0] + 56).ok()?;
             adopt(flags, pointer);
         }
         _ => {}
     }
     None
+}
+
+/// Moves the descriptors that came with a message. `header` is the address of the `msghdr`.
+fn keep_received(header: u64) -> Result<()> {
+    let [control, len] = memory::load::<[u64; 2]>(header + offset_of!(msghdr, msg_control) as u64)?;
+    let end = control + len;
+    let mut at = control;
+    while at + HEAD <= end {
+        let [len, kind] = memory::load::<[u64; 2]>(at)?;
+        let next = at + len.max(HEAD);
+        if kind == (SCM_RIGHTS as u64) << 32 | SOL_SOCKET as u64 {
+            for place in (at + HEAD..next.min(end)).step_by(size_of::<u32>()) {
+                memory::store(place, &keep(memory::load(place)?)?)?;
+            }
+        }
+        at = next.next_multiple_of(size_of::<usize>() as u64);
+    }
+    Ok(())
 }
 
 /// A thread of the backend is inside this library all its life.

@@ -11,13 +11,13 @@
 //! alone, so that no lock of this library is taken at that moment.
 
 use crate::Backend;
-use crate::abi::{CWD_INSIDE, FD_LIMIT, FDS, HAS_FILES, OWN, thread};
+use crate::abi::{CWD_REACHES, FD_LIMIT, FDS, HAS_FILES, OWN, thread};
 use crate::kernel::{self, Result};
 use crate::shared::{DESCRIPTIONS, Description, Reason, Shared};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -30,6 +30,9 @@ const REFERS: u32 = 1 << 31;
 /// The device number of files where the store is not mounted.
 const DEVICE: u64 = 0x5e1;
 
+/// A working directory in the mount, or the mount point itself, that the store has not been asked for.
+const BELOW: usize = usize::MAX;
+
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
 /// A lock that stands for one of a file of the store.
@@ -39,6 +42,18 @@ pub(crate) enum LockOf {
     Process(Ino),
     /// Those of an open file description.
     Description(u32),
+}
+
+/// The working directory.
+pub(crate) enum Working<'a> {
+    /// In the store.
+    Inside(Ino),
+    /// Above the mount point, which has this path there.
+    Above(&'a [u8]),
+    /// In the mount, or the mount point itself: the store has not been asked for it.
+    Unknown,
+    /// A path that is relative to it goes to the kernel.
+    Elsewhere,
 }
 
 /// The state of this process.
@@ -60,6 +75,9 @@ pub(crate) struct Process {
     cx: RwLock<Option<Arc<Ctx>>>,
     /// The working directory in the store, or 0.
     cwd: AtomicU64,
+    /// Where the working directory is if `cwd` is 0: above the mount point, as the number of bytes of `at`
+    /// before the rest of the path; [`BELOW`]; or elsewhere, 0.
+    outside: AtomicUsize,
     umask: AtomicU32,
     /// No descriptor of the store is greater.
     highest: AtomicU32,
@@ -134,6 +152,7 @@ impl Process {
             gate: RwLock::new(()),
             cx: RwLock::new(None),
             cwd: AtomicU64::new(0),
+            outside: AtomicUsize::new(0),
             umask: AtomicU32::new(u32::MAX),
             highest: AtomicU32::new(0),
             locks: Mutex::new(HashMap::new()),
@@ -270,8 +289,38 @@ impl Process {
     }
 
     fn set_cwd_number(&self, number: u64) {
+        let outside = match number {
+            0 => self.outside_of_store(),
+            _ => 0,
+        };
         self.cwd.store(number, Relaxed);
-        CWD_INSIDE.store(u32::from(number != 0), Relaxed);
+        self.outside.store(outside, Relaxed);
+        CWD_REACHES.store(u32::from(number != 0 || outside != 0), Relaxed);
+    }
+
+    /// Where the kernel's working directory is.
+    fn outside_of_store(&self) -> usize {
+        let path = kernel::directory().unwrap_or_default();
+        let inside = |outer: &[u8], inner: &[u8]| {
+            let below = inner.strip_prefix(outer);
+            below.is_some_and(|below| below.is_empty() || below[0] == b'/')
+        };
+        match &path[..] {
+            b"/" => 1,
+            path if inside(&self.at, path) => BELOW,
+            path if inside(path, &self.at) && path.starts_with(b"/") => path.len() + 1,
+            _ => 0,
+        }
+    }
+
+    /// The working directory, for paths that are relative to it.
+    pub(crate) fn working(&self) -> Working<'_> {
+        match (self.cwd(), self.outside.load(Relaxed)) {
+            (Some(ino), _) => Working::Inside(ino),
+            (None, 0) => Working::Elsewhere,
+            (None, BELOW) => Working::Unknown,
+            (None, bytes) => Working::Above(&self.at[bytes..]),
+        }
     }
 
     /// The device number of the mount, if the store is mounted.

@@ -162,7 +162,8 @@ impl<'f> Walk<'f> {
                 b"" | b"." if is_last => return self.directory_itself(dir),
                 b"." => {}
                 b".." if dir.ino() == Ino::ROOT => {
-                    return outside([&self.process.at[..], b"/../", &tail].concat());
+                    rest = [self.above_mount(), b"/", &tail].concat();
+                    continue;
                 }
                 b".." => {
                     dir = self.above(&dir)?;
@@ -235,6 +236,13 @@ impl<'f> Walk<'f> {
             let slashes = below.iter().take_while(|byte| **byte == b'/').count();
             &below[slashes..]
         })
+    }
+
+    /// The path of the directory with the mount point, without `/` at its end.
+    fn above_mount(&self) -> &[u8] {
+        let at = &self.process.at[..];
+        let end = at.iter().rposition(|byte| *byte == b'/');
+        &at[..end.unwrap_or(0)]
     }
 
     /// The directory above `dir`, which is not the root.

@@ -80,7 +80,10 @@ impl Side {
     fn offset(&self) -> Result<Option<u64>> {
         match self.offset {
             0 => Ok(None),
-            address => memory::load(address).map(Some),
+            address => match memory::load(address)? {
+                offset if i64::try_from(offset).is_ok() => Ok(Some(offset)),
+                _ => Err(Errno::INVAL),
+            },
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) mod xattrs;
 use crate::abi;
 use crate::kernel::{self, Result};
 use crate::memory;
-use crate::process::{File, Process};
+use crate::process::{File, Process, Working};
 use crate::shared::Reason;
 use crate::walk::{Found, Place, Walk, path_of};
 use std::ffi::CString;
@@ -132,22 +132,35 @@ impl Call {
         })
     }
 
-    /// Where the path starts, unless it cannot be in the store.
-    fn start(&self, at: At, path: &[u8]) -> Option<Start> {
+    /// The path of the call and where it starts, unless it cannot be in the store.
+    fn start(&self, at: At) -> Result<Option<(Start, Vec<u8>)>> {
+        let path = memory::path(self.args[at.path])?;
         let dir = at.dir.map_or(libc::AT_FDCWD, |dir| self.int(dir));
+        let mount = &self.process.at;
         if path.first() == Some(&b'/') {
-            let below = path.strip_prefix(&self.process.at[..])?;
-            return (below.is_empty() || below[0] == b'/').then_some(Start::Root);
+            let is_below = strip_names(&path, mount).is_some();
+            return Ok(is_below.then_some((Start::Root, path)));
         }
-        match dir {
-            libc::AT_FDCWD => self.process.cwd().map(Start::Cwd),
-            fd => self.process.file(fd as u64).map(Start::Dir),
+        let mut working = self.process.working();
+        if let (libc::AT_FDCWD, Working::Unknown) = (dir, &working) {
+            let _ = adopt_directory(self.process); // otherwise it is the kernel's
+            working = self.process.working();
         }
+        let start = match (dir, working) {
+            (libc::AT_FDCWD, Working::Inside(ino)) => Some(Start::Cwd(ino)),
+            (libc::AT_FDCWD, Working::Above(rest)) => {
+                let below = strip_names(without_dots(&path), rest);
+                return Ok(below.map(|below| (Start::Root, [mount, below].concat())));
+            }
+            (libc::AT_FDCWD, Working::Unknown | Working::Elsewhere) => None,
+            (fd, _) => self.process.file(fd as u64).map(Start::Dir),
+        };
+        Ok(start.map(|start| (start, path)))
     }
 
     /// Whether a path can be in the store.
     pub(crate) fn is_ours(&self, at: At) -> Result<bool> {
-        Ok(self.start(at, &memory::path(self.args[at.path])?).is_some())
+        Ok(self.start(at)?.is_some())
     }
 
     /// Resolves the path of a call with one, and runs it. A path that ends elsewhere is the kernel's.
@@ -183,8 +196,7 @@ impl Call {
 
     /// The kernel's path of the call's path, if that is in the store.
     pub(crate) fn kernel_path(&self, at: At) -> Result<Option<CString>> {
-        let path = memory::path(self.args[at.path])?;
-        let Some(start) = self.start(at, &path) else {
+        let Some((start, path)) = self.start(at)? else {
             return Ok(None);
         };
         let dir = match &start {
@@ -195,6 +207,37 @@ impl Call {
         let below = path_of(self.process, &*self.process.fs()?, dir)?;
         as_path([&self.process.at[..], &below, b"/", &path].concat()).map(Some)
     }
+}
+
+/// Finds the kernel's working directory, which is in the mount, in the store.
+fn adopt_directory(process: &Process) -> Result<()> {
+    let (path, fs, cx) = (kernel::directory()?, process.fs()?, process.permitted()?);
+    let walk = Walk {
+        process,
+        fs: &*fs,
+        cx: &cx,
+        follow: false,
+    };
+    if let Place::Inside(found) = walk.resolve(Ino::ROOT, &path)? {
+        let (node, _) = found.node.ok_or(Errno::NOENT)?;
+        process.set_cwd(Some(node.keep()?));
+    }
+    Ok(())
+}
+
+/// The rest of a path after its first names: nothing, or a slash and more.
+fn strip_names<'p>(path: &'p [u8], first: &[u8]) -> Option<&'p [u8]> {
+    let below = path.strip_prefix(first)?;
+    (below.is_empty() || below[0] == b'/').then_some(below)
+}
+
+/// A relative path without `./` at its start.
+fn without_dots(mut path: &[u8]) -> &[u8] {
+    while let Some(rest) = path.strip_prefix(b"./") {
+        let slashes = rest.iter().take_while(|byte| **byte == b'/').count();
+        path = &rest[slashes..];
+    }
+    path
 }
 
 fn as_path(path: Vec<u8>) -> Result<CString> {
@@ -215,8 +258,7 @@ impl Session {
         follow: bool,
         cx: &'s Ctx,
     ) -> Result<Resolved<'s>> {
-        let path = memory::path(call.args[at.path])?;
-        let Some(start) = call.start(at, &path) else {
+        let Some((start, path)) = call.start(at)? else {
             return Ok(Resolved::Foreign);
         };
         let walk = Walk {

@@ -114,6 +114,7 @@ static void contents(void)
     SHOW(lseek(copy, 0, SEEK_CUR));
     int null = open("/dev/null", O_WRONLY);
     SHOW(sendfile(null, copy, &(off_t){2}, 100));
+    SHOW(sendfile(null, copy, &(off_t){-1}, 100));
     SHOW(lseek(copy, 0, SEEK_CUR));
     SHOW(flock(fd, LOCK_EX | LOCK_NB));
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};

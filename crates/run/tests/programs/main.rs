@@ -3,7 +3,7 @@
 //! The file system at the mount point is PXFS in an image; nothing is mounted there.
 
 use medium::{Durability, MapOptions, MappedPmem};
-use run::{Finished, Options, Reason};
+use run::{Counts, Options, Prepared, Reason};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,12 @@ const BYTES: u64 = 64 << 20;
 /// A directory on tmpfs with an image, a mount point and a directory for the same calls on tmpfs.
 struct Place {
     dir: tempfile::TempDir,
+}
+
+/// The end of a command.
+struct Finished {
+    code: i32,
+    counts: Counts,
 }
 
 impl Place {
@@ -43,7 +49,7 @@ impl Place {
     }
 
     /// Runs a command with the library; `{}` in its arguments becomes the mount point. The output goes to
-    /// a file, since `launch` passes its own on.
+    /// a file, since the command has that of the test.
     fn run(&self, store: &str, command: &[&str]) -> (String, Finished) {
         let at = self.path("at");
         let output = self.path("output");
@@ -51,14 +57,20 @@ impl Place {
         let words = ["sh", "-c", redirected, output.to_str().unwrap()].into_iter();
         let command = words.chain(command.iter().copied());
         let command = command.map(|word| OsString::from(word.replace("{}", at.to_str().unwrap())));
+        let mut command = command;
         let options = Options {
             store: format!("{store}{}", self.path("image").display()),
             at: at.clone(),
-            command: command.collect(),
+            program: command.next().unwrap(),
+            arguments: command.collect(),
             library: Some(library()),
-            stats: true,
         };
-        let finished = run::launch(&options).unwrap();
+        let mut prepared = Prepared::new(&options).unwrap();
+        let status = prepared.command.status().unwrap();
+        let finished = Finished {
+            code: status.code().unwrap(),
+            counts: prepared.counts().unwrap(),
+        };
         let text = fs::read_to_string(output).unwrap();
         (text.replace(at.to_str().unwrap(), "@"), finished)
     }
@@ -89,7 +101,7 @@ impl Place {
         let (expected, code) = self.on_tmpfs(command);
         let (found, finished) = self.run(store, command);
         assert_same(&expected, &found);
-        assert_eq!(finished.code(), code, "{command:?}: {found}");
+        assert_eq!(finished.code, code, "{command:?}: {found}");
         finished
     }
 }
@@ -179,7 +191,7 @@ fn a_store_that_cannot_be_reached_is_an_error_of_the_call() {
     let (text, finished) = place.run("/none", &["ls", "{}"]);
     assert!(text.contains("cannot reach the store /none"), "{text}");
     assert!(text.contains("Input/output error"), "{text}");
-    assert_eq!(finished.code(), 2);
+    assert_eq!(finished.code, 2);
 }
 
 /// No instruction of a static program is replaced, so its calls go to the kernel, whose directory is empty.
@@ -259,6 +271,30 @@ END
         rm -r a unsorted sorted both here many log; ls -A
     "#;
     place.compare("turns:", &["bash", "-c", script, "bash", "{}"]);
+}
+
+/// Nothing is mounted there: a call that went to the kernel would find, or leave, another file.
+#[test]
+fn relative_paths_reach_the_store_from_above_and_from_below() {
+    let place = Place::new();
+    let script = r#"
+        cd "$1/.." && name=$(basename "$1") && mkdir -p $name/a/b && echo text >./$name/a/b/file
+        cat $name/a/b/file .//./$name/a/../a/b/file; ls $name
+        cd .. && cat "$(basename "$OLDPWD")/$name/a/b/file" # two levels above: by another name
+        cd / && cat ".$1/a/b/file" && cd "$1/.."
+        (cd $name && cat a/b/file && cd .. && cat $name/a/b/file && cd $name/a && pwd)
+        mv $name/a/b/file $name/moved && ln -s moved $name/link && cat $name/link; ls -A $name
+        rm -r $name/* && ls $name && ls ${name}x 2>/dev/null; echo end
+    "#;
+    place.compare("turns:", &["sh", "-c", script, "sh", "{}"]);
+    assert!(fs::read_dir(place.path("at")).unwrap().next().is_none());
+    let start_in = compiled(&place, "start_in.c", &["-static"]);
+    let script =
+        "pwd && echo text >file && cat file ../at/file && ls -A .. | grep -c at && rm file";
+    let (text, finished) = place.run("turns:", &[&start_in, "{}", "/bin/sh", "-c", script]);
+    assert_eq!(text, "@\ntext\ntext\n1\n");
+    assert!(finished.counts.of(Reason::Answered) > 5);
+    assert!(fs::read_dir(place.path("at")).unwrap().next().is_none());
 }
 
 #[test]
