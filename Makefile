@@ -40,8 +40,8 @@ need-mount:
 	  echo "Missing: /dev/fuse. Load the kernel module fuse, or pass the device to this container." >&2; exit 1; }
 	@[ -w /dev/fuse ] || { echo "No access to /dev/fuse: run as root, or let root 'chmod 666 /dev/fuse'." >&2; exit 1; }
 
-build: need-build ## build target/release/selvedge
-	@$(CARGO) build --release --locked -p selvedge
+build: need-build ## build target/release/selvedge, and the library of selvedge run
+	@$(CARGO) build --release --locked -p selvedge -p selvedge-preload
 
 build-c: need-build ## build target/release/libselvedge.a and .so
 	@$(CARGO) build --release --locked -p selvedge-capi
@@ -136,6 +136,7 @@ $(RELEASE):
 
 install: $(RELEASE) ## install under PREFIX (default /usr/local), honours DESTDIR
 	install -D -m 755 $(RELEASE) $(DESTDIR)$(BINDIR)/selvedge
+	install -D -m 755 $(TARGET)/release/libselvedge_run.so $(DESTDIR)$(LIBDIR)/libselvedge_run.so
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(DATADIR)/man/man8
 	for helper in $(HELPERS); do ln -sf $(BINDIR)/selvedge $(DESTDIR)$(SBINDIR)/$$helper || exit 1; done
 	$(RELEASE) manpages $(DESTDIR)$(DATADIR)/man/man8
@@ -196,7 +197,7 @@ install-sqlite: build-sqlite ## install the extension of SQLite, as install does
 	install -D -m 755 $(SQLITE_LIBRARY) $(DESTDIR)$(LIBDIR)/libselvedge-sqlite.so
 
 uninstall: ## remove what install, install-c, install-pg and install-sqlite put there
-	rm -f $(DESTDIR)$(LIBDIR)/libselvedge-sqlite.so
+	rm -f $(DESTDIR)$(LIBDIR)/libselvedge-sqlite.so $(DESTDIR)$(LIBDIR)/libselvedge_run.so
 	rm -f $(DESTDIR)$(LIBDIR)/libselvedge-pg.a $(DESTDIR)$(LIBDIR)/libselvedge-pg.so* \
 	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge-pg.pc $(DESTDIR)$(DATADIR)/man/man3/pg_create.3 \
 	  $(foreach call,$(PG_CALLS),$(DESTDIR)$(DATADIR)/man/man3/pg_$(call).3)

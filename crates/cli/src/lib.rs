@@ -40,6 +40,8 @@ enum Command {
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
     Serve(commands::serve::Args),
+    #[cfg(target_arch = "x86_64")]
+    Run(commands::run::Args),
     Sync(commands::sync::Args),
     Depend(commands::depend::Args),
     Order(commands::order::Args),
@@ -67,6 +69,8 @@ impl Command {
             Self::Mount(args) => args.run(),
             Self::Umount(args) => args.run(),
             Self::Serve(args) => args.run(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Run(args) => args.run(),
             Self::Sync(args) => args.run(),
             Self::Depend(args) => args.run(),
             Self::Order(args) => args.run(),

@@ -16,6 +16,8 @@ pub(crate) mod mount;
 pub(crate) mod order;
 pub(crate) mod pg;
 pub(crate) mod reference;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod stack;
 pub(crate) mod stats;

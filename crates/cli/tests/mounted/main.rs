@@ -25,6 +25,8 @@ mod names;
 mod own_files;
 mod power_cut;
 mod read_only;
+#[cfg(target_arch = "x86_64")]
+mod run;
 mod serve;
 mod server;
 mod soupfs;

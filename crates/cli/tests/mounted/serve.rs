@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 
 /// An image of PXFS and its service.
-fn served(args: &[&str]) -> (Fixture, Server) {
+pub(crate) fn served(args: &[&str]) -> (Fixture, Server) {
     let place = Fixture::new();
     run(
         0,
@@ -16,7 +16,7 @@ fn served(args: &[&str]) -> (Fixture, Server) {
     (place, server)
 }
 
-fn socket(place: &Fixture) -> &'static str {
+pub(crate) fn socket(place: &Fixture) -> &'static str {
     place.path("socket").to_str().unwrap().to_owned().leak()
 }
 
@@ -29,7 +29,7 @@ fn serve(place: &Fixture, args: &[&str]) -> Server {
 }
 
 /// Ends the service in good order.
-fn end(place: &Fixture, mut server: Server) {
+pub(crate) fn end(place: &Fixture, mut server: Server) {
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     assert!(!place.path("socket").exists());

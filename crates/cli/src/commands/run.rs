@@ -1,0 +1,110 @@
+//! `selvedge run`: runs programs whose calls on a store are answered in their processes.
+
+use super::umount::unmount;
+use crate::failure::{Failure, Outcome};
+use crate::launch::Launcher;
+use crate::mount::table;
+use crate::output;
+use ::run::{Options, Prepared};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Run a program whose calls on a store are answered in its process
+///
+/// The program needs no changes. A library is loaded into it, which replaces its system calls. Calls on
+/// paths below DIR are answered by a client of the service in the process itself, as are those of its
+/// children. All other calls go to the kernel as before.
+///
+/// Shared mappings, executed files and other things that the library cannot answer go to a mount of the
+/// store on DIR. Without one the command mounts the store, and unmounts it at the end.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The socket of the service (`selvedge serve`)
+    #[arg(long, value_name = "SOCKET")]
+    store: PathBuf,
+    /// The directory at which the program finds the store
+    #[arg(long, value_name = "DIR")]
+    at: PathBuf,
+    /// Print at the end, on standard error, how many calls were answered in the process, and how many went
+    /// to the mount and why
+    #[arg(long)]
+    stats: bool,
+    /// Do not mount the store: what the library cannot answer finds the directory as it is
+    #[arg(long)]
+    no_mount: bool,
+    /// The library to load, libselvedge_run.so; by default beside this program or in ../lib
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// The program
+    #[arg(value_name = "COMMAND")]
+    program: OsString,
+    /// Its arguments
+    #[arg(
+        value_name = "ARGUMENT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    arguments: Vec<OsString>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(crate) fn run(&self) -> Outcome {
+        let about = |path: &Path| {
+            let path = path.to_owned();
+            move |e| Failure::about(&path, e)
+        };
+        let store = self.store.canonicalize().map_err(about(&self.store))?;
+        let at = self.at.canonicalize().map_err(about(&self.at))?;
+        let name = store.to_str().map(str::to_owned);
+        let mut prepared = Prepared::new(&Options {
+            store: name.ok_or_else(|| Failure::about(&self.store, "its path is not UTF-8"))?,
+            at: at.clone(),
+            program: self.program.clone(),
+            arguments: self.arguments.clone(),
+            library: self.library.clone(),
+        })
+        .map_err(Failure::new)?;
+        let is_mounted = !self.no_mount && mount(&store, &at)?;
+        if !is_mounted && !self.stats {
+            let failed = prepared.command.exec();
+            let program = Path::new(&self.program);
+            return Err(Failure::about(program, failed).with_code(126));
+        }
+        let ended = Launcher::new().and_then(|launcher| launcher.run(&mut prepared.command));
+        if is_mounted && let Err(failure) = unmount(&at) {
+            output::complain(&failure);
+        }
+        if self.stats {
+            let counts = prepared.counts().map_err(Failure::new)?;
+            eprint!("{counts}");
+        }
+        Ok(ended?.code())
+    }
+}
+
+/// Mounts the store, unless it is mounted there. Returns whether it was not.
+fn mount(store: &Path, at: &Path) -> Result<bool, Failure> {
+    match table::find(at).map_err(|e| Failure::about(at, e))? {
+        Some(entry) if entry.fs_type == table::OURS && entry.source == store => return Ok(false),
+        Some(entry) => {
+            let other = entry.source.display();
+            let why = format!("{other} is mounted there; unmount it, or use another directory");
+            return Err(Failure::about(at, why));
+        }
+        None => {}
+    }
+    let program = std::env::current_exe().map_err(Failure::new)?;
+    let mut command = Command::new(program);
+    command.arg("mount").arg(store).arg(at);
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    match status.map_err(Failure::new)?.success() {
+        true => Ok(true),
+        false => Err(Failure::about(
+            at,
+            "the store cannot be mounted; --no-mount runs the program without a mount",
+        )),
+    }
+}

@@ -1,0 +1,127 @@
+//! Unmodified programs under `selvedge run`, beside a mount of the same store.
+
+use crate::fixture::{Fixture, selvedge, stderr, stdout};
+use crate::serve::{end, served, socket};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The library, which cargo builds with these tests.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let found = test.ancestors().skip(1).take(2);
+    let mut found = found.map(|dir| dir.join("libselvedge_run.so"));
+    found.find(|library| library.exists()).unwrap()
+}
+
+/// `selvedge run` of a shell with this script. `$1` is the directory of the store.
+fn shell(place: &Fixture, options: &[&str], script: &str) -> Output {
+    let mut command = selvedge();
+    command
+        .args(["run", "--store", socket(place), "--at", place.dir_str()])
+        .arg("--library")
+        .arg(library())
+        .args(options)
+        .args(["--", "bash", "-c", script, "bash", place.dir_str()]);
+    command.output().unwrap()
+}
+
+/// The number of calls that `--stats` prints with this text.
+fn count(output: &Output, text: &str) -> u64 {
+    let stats = stderr(output);
+    let line = stats.lines().find_map(|line| line.strip_suffix(text));
+    let line = line.unwrap_or_else(|| panic!("no {text:?} in {stats}"));
+    line.trim().parse().unwrap()
+}
+
+fn is_mounted(place: &Fixture) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.contains(&format!(" {} ", place.dir_str()))
+}
+
+#[test]
+fn processes_of_a_run_and_a_mount_see_the_same_files() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        set -e
+        cd "$1" && mkdir -p d/e && cp /bin/true d/program
+        for n in 1 2 3 4; do (echo $n >d/f$n; (cat d/f$n >d/g$n; rm d/f$n)) & done; wait
+        cat d/g? && d/program
+        (exec 5>kept; echo one >&5; sh -c 'echo two >&5'; (echo three >&5)); cat kept
+        tar -cf - d | tar -C d/e -xf - && diff -r d/e/d d -x e && git init -q d/repo &&
+            cp kept d/repo && git -C d/repo add . && git -C d/repo -c user.name=a -c user.email=a \
+            commit -qm one && git clone -q d/repo clone && git -C clone fsck && cat clone/kept
+    "#;
+    let output = shell(&place, &["--stats"], script);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let kept = "one\ntwo\nthree\n";
+    assert_eq!(stdout(&output), format!("1\n2\n3\n4\n{kept}{kept}"));
+    assert!(count(&output, "  answered in the process") > 1000);
+    assert_eq!(count(&output, "  to the mount: programs executed"), 1);
+    assert!(!is_mounted(&place));
+    end(&place, server);
+    place.mount(&["-o", "ro"]);
+    assert_eq!(
+        fs::read_to_string(place.dir().join("clone/kept")).unwrap(),
+        kept
+    );
+    let listed = Command::new("ls").arg(place.dir()).output().unwrap();
+    assert_eq!(stdout(&listed), "clone\nd\nkept\n");
+}
+
+/// The write-ahead log needs memory that processes share, which only the mount has.
+#[test]
+fn two_processes_of_a_run_share_a_database_with_a_mount() {
+    let (place, server) = served(&[]);
+    crate::fixture::run(0, &["mount", socket(&place), place.dir_str()]);
+    let script = r#"
+        python3 - "$1/db" <<'END'
+import sqlite3, subprocess, sys
+work = '''
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+for n in range(30):
+    db.execute('begin immediate')
+    db.execute('insert into t select count(*) + 1, ? from t', sys.argv[2])
+    db.execute('commit')
+'''
+db = sqlite3.connect(sys.argv[1])
+print(db.execute('pragma journal_mode=wal').fetchone()[0])
+db.execute('create table t (n integer primary key, who text)')
+both = [subprocess.Popen([sys.executable, '-c', work, sys.argv[1], who]) for who in 'ab']
+print([one.wait() for one in both])
+END
+    "#;
+    let output = shell(&place, &["--stats"], script);
+    assert_eq!(stdout(&output), "wal\n[0, 0]\n", "{}", stderr(&output));
+    assert!(count(&output, "  to the mount: shared mappings") > 0);
+    let look = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); \
+         print(db.execute('select count(*), max(n) from t').fetchone(), \
+         db.execute('pragma integrity_check').fetchone())";
+    let seen = Command::new("python3")
+        .args(["-c", look])
+        .arg(place.dir().join("db"))
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&seen), "(60, 60) ('ok',)\n", "{}", stderr(&seen));
+    assert!(is_mounted(&place), "the user's mount stays");
+    place.umount();
+    end(&place, server);
+}
+
+#[test]
+fn a_run_without_a_mount_or_a_service() {
+    let (place, server) = served(&[]);
+    let output = shell(
+        &place,
+        &["--no-mount"],
+        r#"echo text >"$1/file"; cat "$1"/*; exit 7"#,
+    );
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "text\n");
+    assert!(fs::read_dir(place.dir()).unwrap().next().is_none());
+    end(&place, server);
+    let output = shell(&place, &[], "true");
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("socket"), "{}", stderr(&output));
+}
