@@ -10,9 +10,10 @@
 //! Changes wait only for changes that were made before them, so that there is no deadlock. A name that
 //! was made and removed before it was persistent leaves no change, unless others wait for it.
 
-use crate::format::{HASH_BITS, Hash, Line};
+use crate::by_hash::ByHash;
+use crate::format::{Hash, Line};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use hashbrown::{HashMap, HashTable};
+use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use vfs::Ino;
@@ -90,7 +91,7 @@ pub(crate) struct Changes<N>(Option<Box<Pending<N>>>);
 
 struct Pending<N> {
     /// Changes that no persister has taken. Several may have the same hash.
-    list: HashTable<Change<N>>,
+    list: ByHash<Change<N>>,
     /// Changes that a persister has taken and not finished.
     taken: Taken,
     /// The number of the next change.
@@ -124,7 +125,7 @@ impl<N> Changes<N> {
     fn pending(&mut self) -> &mut Pending<N> {
         self.0.get_or_insert_with(|| {
             Box::new(Pending {
-                list: HashTable::new(),
+                list: ByHash::default(),
                 taken: Taken::default(),
                 next: 0,
             })
@@ -143,17 +144,18 @@ impl<N> Changes<N> {
         // A pending removal of the same name, or of one with the same hash, becomes one step with
         // this. Otherwise a crash could leave the name twice. Not if others wait for the removal,
         // since this may have to wait for those; and not if another change of the name came after it.
-        let is_free = |c: &&mut Change<N>| c.new.is_none() && !c.done.is_awaited.load(SeqCst);
-        let of_hash = pending.list.iter_hash_mut(spread(hash));
-        let of_hash = of_hash.filter(|change| change.hash == hash);
-        let last = of_hash.max_by_key(|change| change.done.number);
-        if let Some(change) = last.filter(is_free) {
+        let is_free = |c: &Change<N>| c.new.is_none() && !c.done.is_awaited.load(SeqCst);
+        let of_hash = pending.list.of_hash(hash);
+        let of_hash = of_hash.filter(|(_, change)| change.hash == hash);
+        let last = of_hash.max_by_key(|(_, change)| change.done.number);
+        if let Some((at, _)) = last.filter(|(_, change)| is_free(change)) {
+            let change = pending.list.get_mut(at);
             change.new = Some(new);
             change.moves = moves;
             change.after.extend(after);
             return Arc::clone(&change.done);
         }
-        let of_hash = pending.list.iter_hash(spread(hash));
+        let of_hash = pending.list.of_hash(hash).map(|(_, change)| change);
         let removals = of_hash.filter(|c| c.hash == hash && c.old.is_some());
         let mut marks: Marks = removals.map(|c| Arc::clone(&c.done)).collect();
         let taken = pending.taken.removals.get(&hash);
@@ -182,14 +184,15 @@ impl<N> Changes<N> {
     ) -> Option<Arc<Mark>> {
         let pending = self.pending();
         let is_own = |c: &Change<N>| c.new.as_ref().is_some_and(|new| new.line == old.line);
-        if let Ok(mut own) = pending.list.find_entry(spread(hash), is_own) {
-            let change = own.get_mut();
+        let own = pending.list.of_hash(hash).find(|(_, c)| is_own(c));
+        if let Some((at, _)) = own {
+            let change = pending.list.get_mut(at);
             if may_cancel && !change.done.is_awaited.load(SeqCst) {
                 change.new = None;
                 change.moves = false;
                 change.after.extend(after);
                 if change.old.is_none() {
-                    own.remove();
+                    pending.list.remove(hash, at);
                 }
                 return None;
             }
@@ -201,8 +204,9 @@ impl<N> Changes<N> {
 
     /// The change with a mark, if no persister has taken it.
     pub(crate) fn listed(&self, mark: &Arc<Mark>) -> Option<&Change<N>> {
-        let is_it = |change: &Change<N>| Arc::ptr_eq(&change.done, mark);
-        self.0.as_ref()?.list.find(spread(mark.hash), is_it)
+        let list = &self.0.as_ref()?.list;
+        let mut of_hash = list.of_hash(mark.hash).map(|(_, change)| change);
+        of_hash.find(|change| Arc::ptr_eq(&change.done, mark))
     }
 
     /// Takes all changes for a persister, in the order in which they were made.
@@ -211,7 +215,7 @@ impl<N> Changes<N> {
             return Vec::new();
         };
         let all = std::mem::take(&mut pending.list);
-        pending.hand_out(all.into_iter().collect())
+        pending.hand_out(all.into_values().collect())
     }
 
     /// Takes the changes with these marks, as far as no persister has them.
@@ -221,9 +225,11 @@ impl<N> Changes<N> {
         };
         let mut list = Vec::new();
         for mark in marks {
-            let is_it = |change: &Change<N>| Arc::ptr_eq(&change.done, mark);
-            let found = pending.list.find_entry(spread(mark.hash), is_it);
-            list.extend(found.ok().map(|found| found.remove().0));
+            let mut of_hash = pending.list.of_hash(mark.hash);
+            let own = of_hash.find(|(_, change)| Arc::ptr_eq(&change.done, mark));
+            let at = own.map(|(at, _)| at);
+            drop(of_hash);
+            list.extend(at.map(|at| pending.list.remove(mark.hash, at)));
         }
         pending.hand_out(list)
     }
@@ -265,8 +271,7 @@ impl<N> Pending<N> {
     }
 
     fn insert(&mut self, change: Change<N>) {
-        let spread = |change: &Change<N>| spread(change.hash);
-        self.list.insert_unique(spread(&change), change, spread);
+        self.list.insert(change.hash, change);
     }
 
     fn hand_out(&mut self, mut list: Vec<Change<N>>) -> Vec<Change<N>> {
@@ -274,11 +279,6 @@ impl<N> Pending<N> {
         list.iter().for_each(|change| self.taken.add(change));
         list
     }
-}
-
-/// The hash of a name for a table in memory, which looks at the first bits and at the last ones.
-fn spread(hash: Hash) -> u64 {
-    hash.0 << (u64::BITS - HASH_BITS) ^ hash.0
 }
 
 impl Taken {

@@ -10,8 +10,8 @@
 //! - `error`, `format`, `mode`, `seeded`, `sync`: the format; locks and atomics.
 //! - `space`, `shards`, `alloc`: reads of the image; values for each thread; the allocator.
 //! - `numa`, `sharing`: the number of NUMA nodes; the steps of a round among several persisters.
-//! - `copies`, `view`, `change`, `staged`, `node`: the latest view of directories, the changes that are
-//!   not persistent, blocks of files, inodes in memory.
+//! - `copies`, `view`, `by_hash`, `change`, `staged`, `node`: the latest view of directories, the changes
+//!   that are not persistent, blocks of files, inodes in memory.
 //! - `pressure`: how much is not persistent.
 //! - `volume`: all nodes and lists; its documentation has the order of locks.
 //! - `names`, `rename`, `data`, `attrs`: the operations.
@@ -41,6 +41,7 @@
 
 mod alloc;
 mod attrs;
+mod by_hash;
 mod change;
 mod check;
 mod copies;

@@ -13,6 +13,8 @@
 mod alloc;
 #[path = "../../src/attrs.rs"]
 mod attrs;
+#[path = "../../src/by_hash.rs"]
+mod by_hash;
 #[path = "../../src/change.rs"]
 mod change;
 #[path = "../../src/check.rs"]
