@@ -21,11 +21,13 @@ use crate::sync::atomic::{
 use crate::sync::{Mutex, RwLockWriteGuard};
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::{Atime, Clock, Errno, Ino};
 
-const SHARDS: u64 = 1024;
+/// Parts of the table of nodes. Those that hold few nodes fit into the first caches.
+const SHARDS: u64 = 128;
 /// Room for nodes in a shard that stays when they are gone.
 const SMALL: usize = 32;
 /// Generations that a thread takes at a time.
@@ -132,8 +134,9 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
+    /// The nodes of a page are in one shard: a thread makes inodes in pages of its own.
     fn shard(&self, ino: Ino) -> &Shard {
-        &self.nodes[(ino.0 % SHARDS) as usize]
+        &self.nodes[(ino.0 / LINES % SHARDS) as usize]
     }
 
     /// A node that has a name or a reference. A number that may be neither is looked at with care.
@@ -298,11 +301,11 @@ impl<P: Pmem> Volume<P> {
     /// Takes a node out of memory, unless another node has its number now.
     fn forget(&self, node: &Arc<Node>, may_go: impl FnOnce() -> bool) {
         let mut shard = self.shard(node.ino).lock();
-        let is_own = shard
-            .get(&node.ino.0)
-            .is_some_and(|own| Arc::ptr_eq(own, node));
-        if is_own && may_go() {
-            shard.remove(&node.ino.0);
+        let EntryRef::Occupied(own) = shard.entry_ref(&node.ino.0) else {
+            return;
+        };
+        if Arc::ptr_eq(own.get(), node) && may_go() {
+            own.remove();
             // The tables of all shards fit into the caches again when a round has let go of many nodes.
             if shard.capacity() > SMALL && shard.len() < shard.capacity() / 8 {
                 let least = 2 * shard.len();
