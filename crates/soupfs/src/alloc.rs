@@ -234,12 +234,12 @@ impl Alloc {
     ) -> Res<()> {
         let mut shard = self.shards.own().lock();
         shard.returned.extend(lines);
-        if shard.returned.len() < RETURNED {
-            return Ok(());
+        if shard.returned.len() >= RETURNED {
+            self.return_lines(space, &shard.returned)?;
+            // Its room stays for the next ones.
+            shard.returned.clear();
         }
-        let lines = std::mem::take(&mut shard.returned);
-        drop(shard);
-        self.return_lines(space, &lines)
+        Ok(())
     }
 
     fn return_lines<P: Pmem>(&self, space: &Space<P>, lines: &[Line]) -> Res<()> {
