@@ -5,13 +5,14 @@
 //! copy reads only the dentry that it finds.
 //!
 //! Guarantee: a copy has the links of the chain in the latest view, in their order. The view changes
-//! it with the chain. The copy of a chain that was split since stays, and is not used.
+//! it with the chain, and forgets it when the chain is split. So a search that finds a copy need not read
+//! the slot of the chain, which mostly misses the caches, too.
 
 use crate::format::{FANOUT, Hash, Line, Link};
 
 /// Tables above the chains that have copies. A directory with fewer fits into a cache, and the chains
 /// of one with more are short. So the copies of a directory take at most 16 MiB.
-const DEPTH: u32 = 2;
+pub(crate) const DEPTH: u32 = 2;
 /// Most links of a copy: a line of the caches.
 const LINKS: usize = 8;
 /// Dentries that a search must have read in vain before a table gets its first copy.
@@ -65,10 +66,16 @@ impl Copies {
         Some(&mut table[hash.index(1) as usize])
     }
 
-    /// The links of a chain that is below `depth` tables, if it has a copy.
-    pub(crate) fn get(&self, hash: Hash, depth: u32) -> Option<&[Link]> {
-        let chain = self.chain(hash).filter(|_| depth == DEPTH)?;
-        chain.links()
+    /// The links of a chain, if it has a copy. It is below [`DEPTH`] tables then.
+    pub(crate) fn get(&self, hash: Hash) -> Option<&[Link]> {
+        self.chain(hash)?.links()
+    }
+
+    /// Forgets the copy of a chain that is split.
+    pub(crate) fn forget(&mut self, hash: Hash) {
+        if let Some(chain) = self.chain_mut(hash) {
+            *chain = Chain::UNKNOWN;
+        }
     }
 
     /// Whether to copy a chain, in which a search has read this many dentries in vain.

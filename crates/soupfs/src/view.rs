@@ -6,7 +6,7 @@
 //!
 //! Guarantee: nothing here stores a consistent link. The caller holds the lock of the directory.
 
-use crate::copies::Copies;
+use crate::copies::{self, Copies};
 use crate::error::{Res, corrupt};
 use crate::format::{FANOUT, Hash, Line, Link, MAX_DEPTH, Page};
 use crate::space::{Dentry, Space};
@@ -45,6 +45,8 @@ type Table = [Slot; FANOUT as usize];
 struct Latest {
     first: Slot,
     tables: Vec<Box<Table>>,
+    /// A hash of each chain that is whole, while the medium's is split.
+    kept: Vec<Hash>,
 }
 
 impl Default for Latest {
@@ -52,6 +54,7 @@ impl Default for Latest {
         Self {
             first: Slot::UNCHANGED,
             tables: Vec::new(),
+            kept: Vec::new(),
         }
     }
 }
@@ -300,21 +303,29 @@ impl View {
 
     /// The first dentry of the chain of a hash.
     fn first<P: Pmem>(&self, space: &Space<P>, hash: Hash) -> Res<At<'_>> {
-        let (link, depth) = self.head(space, hash)?;
-        let copy = self.copies.get(hash, depth);
+        let Some(links) = self.copies.get(hash) else {
+            let (link, depth) = self.head(space, hash)?;
+            let copy = None;
+            return Ok(At { link, depth, copy });
+        };
         debug_assert!(
-            self.is_copy(space, hash, copy),
+            self.is_copy(space, hash, links),
             "the copy of a chain differs from it"
         );
-        // The slot has the first link, and is more often in a cache than the copy.
-        let copy = copy.map(|links| links.get(1..).unwrap_or_default());
-        Ok(At { link, depth, copy })
+        let (first, rest) = links.split_first().unwrap_or((&Link::NONE, links));
+        Ok(At {
+            link: *first,
+            depth: copies::DEPTH,
+            copy: Some(rest),
+        })
     }
 
     /// Whether a copy has the links of the chain of a hash, as far as it can be read.
-    fn is_copy<P: Pmem>(&self, space: &Space<P>, hash: Hash, copy: Option<&[Link]>) -> bool {
-        let chain = copy.and_then(|_| self.links(space, hash).ok());
-        chain.is_none_or(|(links, _)| copy == Some(&links))
+    fn is_copy<P: Pmem>(&self, space: &Space<P>, hash: Hash, copy: &[Link]) -> bool {
+        let chain = self.links(space, hash);
+        chain.map_or(true, |(links, depth)| {
+            (links.as_slice(), depth) == (copy, copies::DEPTH)
+        })
     }
 
     /// The links of the chain of a hash, and the number of tables above it.
@@ -443,13 +454,17 @@ impl View {
         let latest = self.latest.get_or_insert_default();
         let table = latest.add(table);
         *self.slot_mut(space, hash)? = table;
+        self.copies.forget(hash);
         Ok(())
     }
 
     /// Keeps the chain of a hash whole while the medium's is split, since the parts have neither new
     /// names nor removals that are not persistent.
     pub(crate) fn keep_chain<P: Pmem>(&mut self, space: &Space<P>, hash: Hash) -> Res<()> {
-        self.slot_mut(space, hash).map(drop)
+        self.slot_mut(space, hash)?;
+        let latest = self.latest.get_or_insert_default();
+        latest.kept.push(hash);
+        Ok(())
     }
 
     /// Visits the dentries from a hash on, in the order of hashes, until `visit` returns false.
@@ -483,8 +498,13 @@ impl View {
             (Some(latest), Some(slot)) => latest.is_mirrored(space, latest.first, slot)?,
             _ => true,
         };
-        if is_mirrored {
-            self.latest = None;
+        if let Some(latest) = self.latest.take_if(|_| is_mirrored) {
+            // The tables above a chain that has a copy stay, or the copy goes.
+            let mut kept = latest.kept.into_iter();
+            match self.slot {
+                Some(_) => kept.for_each(|hash| self.copies.forget(hash)),
+                None => self.copies = Copies::default(),
+            }
         }
         Ok(())
     }

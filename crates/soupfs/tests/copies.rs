@@ -163,3 +163,29 @@ fn a_chain_that_only_the_medium_has_split_loses_its_copy() {
     change(&fs, &mut names, [&pool.deep[13]; 2], MAKE);
     check(&names);
 }
+
+#[test]
+fn a_new_directory_that_became_empty_has_no_copies() {
+    let pm = Arc::new(MemoryPmem::new(8 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = open(&pm);
+    let cx = Ctx::root();
+    let dir = fs.mkdir(&cx, Ino::ROOT, b"new", 0o755).unwrap().ino;
+    let pool = Pool::new(&[5, 5]);
+    let names = || pool.wide.iter().chain(&pool.deep).map(String::as_bytes);
+    for round in 0..2 {
+        for name in names() {
+            fs.create(&cx, dir, name, 0o644).unwrap();
+        }
+        for name in names() {
+            fs.lookup(&cx, dir, name).unwrap();
+        }
+        if round == 0 {
+            names().for_each(|name| fs.unlink(&cx, dir, name).unwrap());
+        }
+        // The first round finds a directory without names, and without a slot on the medium.
+        fs.sync().unwrap();
+    }
+    fs.close().unwrap();
+    assert!(check(&*pm).is_clean());
+}
