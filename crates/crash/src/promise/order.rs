@@ -19,9 +19,10 @@ use crate::handles::{FileId, Handle};
 use crate::past::Past;
 use crate::world::{PIECE, World};
 use oracle::script::{Order, Script};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use vfs::{FileSystem, Ino};
+use vfs::{Attr, FileSystem, Ino};
 
 /// The order of a script, and the values that its operations leave.
 pub(crate) struct Ordered {
@@ -43,23 +44,29 @@ enum Place {
     Data(FileId, u64),
     /// An extended attribute.
     Xattr(FileId, Vec<u8>),
-    /// Another attribute.
-    Attr(FileId, &'static str),
+    /// Another attribute, by its number in [`ATTRS`].
+    Attr(FileId, usize),
 }
 
-impl Place {
-    fn file(&self) -> FileId {
-        match self {
-            Self::Name(file, _) | Self::Data(file, _) | Self::Xattr(file, _) => *file,
-            Self::Attr(file, _) => *file,
-        }
-    }
+/// An attribute, and its value.
+type Attribute = (&'static str, fn(&Attr) -> u64);
 
+/// The attributes that are places.
+const ATTRS: [Attribute; 6] = [
+    ("ctime", |attr| attr.ctime.0 as u64),
+    ("group", |attr| attr.gid.into()),
+    ("mode", |attr| attr.perm.into()),
+    ("mtime", |attr| attr.mtime.0 as u64),
+    ("owner", |attr| attr.uid.into()),
+    ("size", |attr| attr.size),
+];
+
+impl Place {
     /// The value if the file is there and the place is not.
-    fn nothing(&self) -> Vec<u8> {
+    fn nothing(&self) -> &'static [u8] {
         match self {
-            Self::Data(..) => vec![0; PIECE as usize],
-            Self::Name(..) | Self::Xattr(..) | Self::Attr(..) => Vec::new(),
+            Self::Data(..) => &[0; PIECE as usize],
+            Self::Name(..) | Self::Xattr(..) | Self::Attr(..) => &[],
         }
     }
 
@@ -79,70 +86,66 @@ impl std::fmt::Display for Place {
             Self::Xattr(file, name) => {
                 write!(f, "the attribute {} of file {file}", name.escape_ascii())
             }
-            Self::Attr(file, what) => write!(f, "the {what} of file {file}"),
+            Self::Attr(file, number) => write!(f, "the {} of file {file}", ATTRS[*number].0),
         }
     }
 }
 
-/// The values of a state.
-#[derive(Default)]
-struct Values {
-    /// The files that are there.
-    files: BTreeSet<FileId>,
-    /// Directories whose names can be read.
-    listed: BTreeSet<FileId>,
-    values: BTreeMap<Place, Vec<u8>>,
+/// A state in which the file of each inode is known.
+struct Values<'a> {
+    world: &'a World,
+    files: BTreeMap<Ino, FileId>,
+    inos: BTreeMap<FileId, Ino>,
 }
 
-impl Values {
+impl<'a> Values<'a> {
     /// The values of a state in which `file_of` returns the file of each inode.
-    fn of(world: &World, file_of: impl Fn(Ino) -> Option<FileId>) -> Self {
-        let mut all = Self::default();
-        for (ino, node) in &world.nodes {
-            let Some(file) = file_of(*ino) else {
-                continue;
-            };
-            all.files.insert(file);
-            let attr = &node.attr;
-            let mut put = |what, value: u64| {
-                let value = value.to_le_bytes().to_vec();
-                all.values.insert(Place::Attr(file, what), value);
-            };
-            put("size", attr.size);
-            put("mode", attr.perm.into());
-            put("owner", attr.uid.into());
-            put("group", attr.gid.into());
-            put("mtime", attr.mtime.0 as u64);
-            put("ctime", attr.ctime.0 as u64);
-            for (name, value) in &node.xattrs {
-                let value = [&[1], value.as_slice()].concat();
-                all.values.insert(Place::Xattr(file, name.clone()), value);
-            }
-            for (piece, bytes) in &node.data {
-                all.values.insert(Place::Data(file, *piece), bytes.clone());
-            }
-            let Some(names) = world.names.get(ino) else {
-                continue;
-            };
-            all.listed.insert(file);
-            for (name, target) in names {
-                let target = file_of(*target).map_or(u64::MAX, |target| target.0.0);
-                let value = target.to_le_bytes().to_vec();
-                all.values.insert(Place::Name(file, name.clone()), value);
-            }
+    fn of(world: &'a World, file_of: impl Fn(Ino) -> Option<FileId>) -> Self {
+        let inodes = world.nodes.keys();
+        let files: BTreeMap<Ino, FileId> = inodes
+            .filter_map(|ino| Some((*ino, file_of(*ino)?)))
+            .collect();
+        Self {
+            world,
+            inos: files.iter().map(|(ino, file)| (*file, *ino)).collect(),
+            files,
         }
-        all
     }
 
-    fn at(&self, place: &Place) -> Option<Vec<u8>> {
-        let is_there = match place {
-            Place::Name(dir, _) => self.listed.contains(dir),
-            Place::Data(..) | Place::Xattr(..) | Place::Attr(..) => {
-                self.files.contains(&place.file())
+    /// The places that have a value.
+    fn places(&self) -> impl Iterator<Item = Place> {
+        self.files.iter().flat_map(|(ino, file)| {
+            let (node, file) = (&self.world.nodes[ino], *file);
+            let attrs = (0..ATTRS.len()).map(move |number| Place::Attr(file, number));
+            let xattrs = node.xattrs.iter();
+            let xattrs = xattrs.map(move |(name, _)| Place::Xattr(file, name.clone()));
+            let pieces = node.data.keys().map(move |piece| Place::Data(file, *piece));
+            let names = self.world.names.get(ino).into_iter();
+            let names = names.flat_map(BTreeMap::keys);
+            let names = names.map(move |name| Place::Name(file, name.clone()));
+            attrs.chain(xattrs).chain(pieces).chain(names)
+        })
+    }
+
+    /// The value of a place. `None`: its file is not there, or its directory cannot be read.
+    fn at(&self, place: &Place) -> Option<Cow<'a, [u8]>> {
+        let node = |file| Some(&self.world.nodes[self.inos.get(file)?]);
+        let number = |value: u64| Cow::from(value.to_le_bytes().to_vec());
+        let value = match place {
+            Place::Name(dir, name) => {
+                let names = self.world.names.get(self.inos.get(dir)?)?;
+                let file = |target: &Ino| self.files.get(target).map_or(u64::MAX, |f| f.0.0);
+                names.get(name).map(|target| number(file(target)))
             }
+            Place::Data(file, piece) => node(file)?.data.get(piece).map(Cow::from),
+            Place::Xattr(file, name) => {
+                let mut xattrs = node(file)?.xattrs.iter();
+                let found = xattrs.find(|(other, _)| other == name);
+                found.map(|(_, value)| Cow::from([&[1], value.as_slice()].concat()))
+            }
+            Place::Attr(file, at) => Some(number(ATTRS[*at].1(&node(file)?.attr))),
         };
-        let value = || self.values.get(place).cloned();
-        is_there.then(|| value().unwrap_or_else(|| place.nothing()))
+        Some(value.unwrap_or(Cow::from(place.nothing())))
     }
 }
 
@@ -189,6 +192,13 @@ impl Seen {
     }
 }
 
+/// Whether two bytes differ between the same values, and equal `seen` in the same ones.
+fn change_alike(values: &[(usize, &[u8])], seen: &[u8], [a, b]: [usize; 2]) -> bool {
+    let alike = |x: &[u8], y: &[u8]| (x[a] == y[a]) == (x[b] == y[b]);
+    let mut pairs = values.windows(2);
+    pairs.all(|pair| alike(pair[0].1, pair[1].1)) && values.iter().all(|(_, x)| alike(x, seen))
+}
+
 impl Ordered {
     pub(crate) fn new(script: &Script, order: Option<Order>, past: &[Past]) -> Option<Self> {
         let mut ordered = Self {
@@ -197,26 +207,26 @@ impl Ordered {
             files: BTreeMap::new(),
             places: BTreeMap::new(),
         };
-        let states: Vec<Values> = past.iter().map(|past| ordered.values_of(past)).collect();
-        let all: BTreeSet<&Place> = states.iter().flat_map(|s| s.values.keys()).collect();
+        let states: Vec<Values<'_>> = past.iter().map(|past| ordered.values_of(past)).collect();
+        let all: BTreeSet<Place> = states.iter().flat_map(Values::places).collect();
         for place in all {
             let mut values: Vec<(usize, Vec<u8>)> = Vec::new();
             for (state, there) in states.iter().enumerate() {
-                let Some(value) = there.at(place) else {
+                let Some(value) = there.at(&place) else {
                     continue;
                 };
-                if values.last().is_none_or(|(_, last)| *last != value) {
-                    values.push((state, value));
+                if values.last().is_none_or(|(_, last)| *last != *value) {
+                    values.push((state, value.into_owned()));
                 }
             }
             if values.len() > 1 || values.first().is_some_and(|(state, _)| *state > 0) {
-                ordered.places.insert(place.clone(), values);
+                ordered.places.insert(place, values);
             }
         }
         Some(ordered)
     }
 
-    fn values_of(&mut self, past: &Past) -> Values {
+    fn values_of<'p>(&mut self, past: &'p Past) -> Values<'p> {
         let known = &past.known;
         for (ino, node) in &known.world.nodes {
             if let Some(file) = known.files.get(ino) {
@@ -236,10 +246,11 @@ impl Ordered {
         };
         let now = Values::of(world, file_of);
         let all = self.note_all(&now, &states, |_| None);
-        let is_stale = |place: &Place| {
-            promise.only_order
-                || (place.is_of_bytes() && promise.kind == Kind::Journal(Data::Nothing))
-        };
+        let has_stale_data = promise.kind == Kind::Journal(Data::Nothing);
+        if !promise.only_order && !has_stale_data {
+            return all;
+        }
+        let is_stale = |place: &Place| promise.only_order || place.is_of_bytes();
         self.note_all(&now, &states, |place| {
             is_stale(place).then_some(&all.visible)
         })
@@ -247,7 +258,7 @@ impl Ordered {
 
     fn note_all<'a>(
         &self,
-        now: &Values,
+        now: &Values<'_>,
         states: &RangeInclusive<usize>,
         partly: impl Fn(&Place) -> Option<&'a BTreeSet<usize>>,
     ) -> Seen {
@@ -262,14 +273,20 @@ impl Ordered {
             let oldest = values.iter().rposition(is_old).unwrap_or(0);
             let values = &values[oldest..];
             let reached = values.iter().filter(|(state, _)| state <= states.end());
+            let reached: Vec<(usize, &[u8])> =
+                reached.map(|(state, value)| (*state, &value[..])).collect();
             if !place.is_of_bytes() {
-                let values = reached.map(|(state, value)| (*state, value));
-                seen.note(place, values, (&&value, partly));
+                seen.note(place, reached.into_iter(), (&&*value, partly));
                 continue;
             }
+            let mut noted = None;
             for (at, byte) in value.iter().enumerate() {
-                let values = reached.clone().map(|(state, bytes)| (*state, bytes[at]));
-                seen.note(place, values, (byte, partly));
+                // Bytes that change alike show the same.
+                if noted.is_none_or(|noted| !change_alike(&reached, &value, [noted, at])) {
+                    let values = reached.iter().map(|(state, bytes)| (*state, bytes[at]));
+                    seen.note(place, values, (byte, partly));
+                    noted = Some(at);
+                }
             }
         }
         seen
