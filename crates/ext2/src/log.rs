@@ -20,14 +20,14 @@ impl Ext2 {
     /// The place of the internal journal.
     pub(crate) fn log_place(&self) -> Result<LogBlocks> {
         let node = self.load(JOURNAL_INO)?;
-        let blocks = node.size() / u64::from(self.layout.block_bytes);
+        let len = node.size() / u64::from(self.layout.block_bytes);
+        let blocks = self.blocks_up_to_hole(&node, len)?;
+        if (blocks.len() as u64) < len {
+            let what = format!("inode {JOURNAL_INO}: the journal has a hole");
+            return Err(blockfs::FormatError::Corrupt(what));
+        }
         let mut runs: Vec<(Lba, u64)> = Vec::new();
-        for index in 0..blocks {
-            let Some(block) = self.block_at(&node, index)? else {
-                let what = format!("inode {JOURNAL_INO}: the journal has a hole");
-                return Err(blockfs::FormatError::Corrupt(what));
-            };
-            let block = u64::from(block);
+        for block in blocks.into_iter().map(u64::from) {
             match runs.last_mut() {
                 Some((first, len)) if first.0 + *len == block => *len += 1,
                 _ => runs.push((Lba(block), 1)),

@@ -130,6 +130,49 @@ impl Ext2 {
         }
     }
 
+    /// The places of the blocks from the first one on, up to a hole, at most `most`.
+    pub(crate) fn blocks_up_to_hole(&self, node: &Node, most: u64) -> Result<Vec<u32>> {
+        let mut blocks = Vec::new();
+        if !node.has_blocks(self.layout.block_bytes) {
+            return Ok(blocks);
+        }
+        for root in self.roots() {
+            let pointer = node.inode.block[root.slot].get();
+            if !self.add_below((node.ino, pointer), root.level, most, &mut blocks)? {
+                break;
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Adds the blocks below a pointer of an inode. Returns whether there was no hole, and room for
+    /// all.
+    fn add_below(
+        &self,
+        (ino, pointer): (u32, u32),
+        level: u32,
+        most: u64,
+        blocks: &mut Vec<u32>,
+    ) -> Result<bool> {
+        if blocks.len() as u64 >= most {
+            return Ok(false);
+        }
+        let Some(block) = self.pointee(pointer, ino)? else {
+            return Ok(false);
+        };
+        if level == 0 {
+            blocks.push(block);
+            return Ok(true);
+        }
+        let block = self.store.read(Lba(block.into()))?;
+        for index in 0..self.fan_out() {
+            if !self.add_below((ino, pointer_at(&block, index)), level - 1, most, blocks)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The existing indirect blocks on the path to block `index`.
     pub(crate) fn indirect_on_path(&self, node: &Node, index: u64) -> Result<SmallVec<[u32; 3]>> {
         if !node.has_blocks(self.layout.block_bytes) {
