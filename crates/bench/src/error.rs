@@ -84,6 +84,30 @@ pub enum Error {
         /// The error of the log.
         source: LogError,
     },
+    /// A store of Aerie could not be made or opened.
+    #[error("{what}: {source}")]
+    Objects {
+        /// The step that failed.
+        what: String,
+        /// The error of the store.
+        source: aerie_objects::Error,
+    },
+    /// A service of Aerie could not begin.
+    #[error("{what}: {source}")]
+    Serve {
+        /// The step that failed.
+        what: String,
+        /// The error of the service.
+        source: aerie_server::ServeError,
+    },
+    /// A client of Aerie could not connect.
+    #[error("{what}: {source}")]
+    Connect {
+        /// The step that failed.
+        what: String,
+        /// The error of the client.
+        source: aerie_client::ConnectError,
+    },
     /// A program that the benchmark needs is missing or failed.
     #[error("{program}: {why}")]
     Program {
@@ -141,3 +165,6 @@ context!(medium::MediumError, Medium, source);
 context!(MemoryError, Store, source);
 context!(TxError<Infallible>, Transaction, source);
 context!(LogError, Log, source);
+context!(aerie_objects::Error, Objects, source);
+context!(aerie_server::ServeError, Serve, source);
+context!(aerie_client::ConnectError, Connect, source);

@@ -24,13 +24,18 @@ pub(crate) fn flushing_memory_in(dir: &Path, len_bytes: u64) -> Result<MappedPme
         .prefix("selvedge-bench-")
         .tempdir_in(dir)
         .what(what)?;
-    let path = dir.path().join("image");
-    medium::create_file(&path, len_bytes, Reserve::Whole).what(what)?;
+    flushing_file(&dir.path().join("image"), len_bytes)
+}
+
+/// Makes a file on tmpfs that stays, and maps it as [`flushing_memory`] does.
+pub(crate) fn flushing_file(path: &Path, len_bytes: u64) -> Result<MappedPmem> {
+    let what = || format!("making {}", path.display());
+    medium::create_file(path, len_bytes, Reserve::Whole).what(what)?;
     let options = MapOptions {
         force_flush: true,
         ..MapOptions::default()
     };
-    let pm = MappedPmem::open(&path, &options).what(what)?;
+    let pm = MappedPmem::open(path, &options).what(what)?;
     touch(&pm);
     Ok(pm)
 }

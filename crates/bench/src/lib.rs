@@ -16,6 +16,9 @@
 //! - [`workloads`]: file servers, a web proxy and mail servers on engines, directories and mounts,
 //!   the figures of section 4.3 of the SoupFS paper. Rows
 //!   `{"target", "op", "threads", "flush_ns", "ns_median", "ns_p99", "ops_per_second"}`.
+//! - [`aerie`]: PXFS by its clients beside other file systems, the figures of section 4.4 of the
+//!   dissertation. Rows
+//!   `{"target", "op", "clients", "threads", "ns_median", "ns_p95", "ns_p99", "ops_per_second"}`.
 //! - [`shared`]: lines flushed, fences and bytes of calls that share a write-back. Rows
 //!   `{"target", "op", "calls", "lines", "fences", "bytes"}`.
 //! - [`scan`]: time to mount, and memory of, a file system full of small files.
@@ -40,6 +43,7 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod aerie;
 pub mod bytes;
 mod chart;
 mod detached;
@@ -61,10 +65,13 @@ pub mod report;
 pub mod scaling;
 pub mod scan;
 mod server;
+mod service;
 pub mod shared;
+mod singles;
 pub mod soup;
 pub mod stats;
 mod table;
+mod target;
 mod tree;
 pub mod workloads;
 

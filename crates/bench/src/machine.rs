@@ -24,11 +24,7 @@ impl Machine {
     /// Describes this machine, now.
     pub fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| {
-            cpuinfo_field(&cpuinfo, name)
-                .unwrap_or("unknown")
-                .to_owned()
-        };
+        let field = |name: &str| field_of(&cpuinfo, name).unwrap_or("unknown").to_owned();
         let flags = field("flags");
         let uname = rustix::system::uname();
         Self {
@@ -58,8 +54,8 @@ impl std::fmt::Display for Machine {
     }
 }
 
-fn cpuinfo_field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
-    cpuinfo.lines().find_map(|line| {
+fn field_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then_some(value.trim())
     })
@@ -79,6 +75,14 @@ fn day_of(time: SystemTime) -> String {
     let mut text = humantime::format_rfc3339_seconds(time).to_string();
     text.truncate("2000-01-01".len());
     text
+}
+
+/// Bytes of memory that programs can have; 0 if the system does not say.
+pub(crate) fn available_memory() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = field_of(&meminfo, "MemAvailable");
+    let kilobytes = kilobytes.and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.unwrap_or_default() << 10
 }
 
 /// The CPUs that this thread may use, ascending.

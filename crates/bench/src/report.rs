@@ -6,7 +6,7 @@ use crate::error::{Context, Result};
 use crate::machine::Machine;
 use crate::matrix::Matrix;
 use crate::table::Grid;
-use crate::{bytes, memory, micro, mounted, patches, scaling, scan, soup, workloads};
+use crate::{aerie, bytes, memory, micro, mounted, patches, scaling, scan, soup, workloads};
 use serde::Serialize;
 use std::fmt::{Display, Write};
 use std::fs;
@@ -27,6 +27,8 @@ pub struct Options {
     pub soup: soup::Options,
     /// Servers and PostMark.
     pub workloads: workloads::Options,
+    /// PXFS beside other file systems.
+    pub aerie: aerie::Options,
     /// A mount of a full file system.
     pub scan: scan::Options,
     /// The effect of the patch optimisations.
@@ -56,6 +58,7 @@ impl Default for Options {
             scaling: scaling::Options::default(),
             soup: soup::Options::default(),
             workloads: workloads::Options::default(),
+            aerie: aerie::Options::default(),
             scan: scan::Options {
                 program: Some(mounted.program.clone()),
                 ..scan::Options::default()
@@ -94,6 +97,8 @@ pub fn run_all(out_dir: &Path, options: &Options, progress: &mut dyn FnMut(&str)
     folder.soup(&soup::run(&options.soup)?)?;
     let tell = &mut |next: &str| progress(&format!("servers: {next}"));
     folder.workloads(&workloads::run(&options.workloads, tell)?)?;
+    let tell = &mut |next: &str| progress(&format!("PXFS: {next}"));
+    folder.aerie(&aerie::run(&options.aerie, tell)?)?;
     progress("a mount of a full file system");
     folder.scan(&scan::run(&options.scan)?)?;
     progress("what the patch optimisations are worth");
@@ -158,6 +163,15 @@ impl Folder<'_> {
         self.write("workloads.svg", &report.chart().svg())?;
         let notes = with_goals(workloads::NOTES.into(), &report.missing());
         self.section("Servers and PostMark", &notes, &[report.grid()])
+    }
+
+    fn aerie(&mut self, report: &aerie::Report) -> Result<()> {
+        self.both("aerie", report)?;
+        self.write("aerie.svg", &report.chart().svg())?;
+        let mut lines: Vec<_> = report.goals.iter().map(ToString::to_string).collect();
+        lines.extend(report.missing());
+        let notes = with_goals(report.notes.join(" "), &lines);
+        self.section("PXFS beside others", &notes, &[report.grid()])
     }
 
     fn scan(&mut self, report: &scan::Report) -> Result<()> {
@@ -370,6 +384,11 @@ mod tests {
                 threads: Some(1),
                 ..workloads::Options::default().quick()
             },
+            aerie: aerie::Options {
+                parts: vec![aerie::Part::Calls],
+                targets: vec![aerie::Target::Pxfs],
+                ..aerie::Options::default().quick()
+            },
             scan: scan::Options {
                 image_bytes: 64 << 20,
                 files: 100,
@@ -414,6 +433,7 @@ mod tests {
             "scaling",
             "soup",
             "workloads",
+            "aerie",
             "scan",
             "patches",
             "patches-scale",
@@ -435,6 +455,7 @@ mod tests {
             "Several threads",
             "SoupFS beside BPFS",
             "Servers and PostMark",
+            "PXFS beside others",
             "Mount time and memory",
             "Patch optimisations",
             "Patches in a full cache",

@@ -7,12 +7,13 @@ use crate::error::{Context, Result};
 use crate::server::Server;
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{pread, pwrite, write};
+use std::any::Any;
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use tempfile::TempDir;
-use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags};
+use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags, SetAttr};
 
 /// The bytes that are written.
 static DATA: [u8; 1 << 20] = [b'm'; 1 << 20];
@@ -23,6 +24,7 @@ pub(crate) trait Tree: Send + Sync {
     fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>>;
     fn open(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>>;
     fn stat(&self, path: &CStr) -> Result<()>;
+    fn chmod(&self, path: &CStr, mode: u32) -> Result<()>;
     fn unlink(&self, path: &CStr) -> Result<()>;
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
@@ -135,6 +137,21 @@ impl<F: Deref<Target: FileSystem> + Send + Sync> Tree for InProcess<F> {
             .what(|| "stat".into())
     }
 
+    fn chmod(&self, path: &CStr, mode: u32) -> Result<()> {
+        let set = SetAttr {
+            perm: Some(mode),
+            ..SetAttr::default()
+        };
+        self.at(path, |dir, name| {
+            let found = self.fs.lookup(&self.cx, dir, name)?.ino;
+            let changed = self.fs.setattr(&self.cx, found, &set);
+            self.fs.forget(found, 1);
+            changed
+        })
+        .map(drop)
+        .what(|| "chmod".into())
+    }
+
     fn unlink(&self, path: &CStr) -> Result<()> {
         self.at(path, |dir, name| self.fs.unlink(&self.cx, dir, name))
             .what(|| "unlink".into())
@@ -195,8 +212,11 @@ enum Keep {
     Nothing,
     /// A directory to remove.
     Home { _home: TempDir },
-    /// A mount, and the directory of its image.
-    Mount { server: Server, _scratch: TempDir },
+    /// A mount, and what it stands on.
+    Mount {
+        server: Server,
+        _below: Box<dyn Any + Send + Sync>,
+    },
 }
 
 impl Directory {
@@ -221,11 +241,14 @@ impl Directory {
         Ok(Self { root, keep })
     }
 
-    /// The root of a mount, which is unmounted at the end. Then `scratch` is removed.
-    pub(crate) fn mounted(server: Server, scratch: TempDir) -> Result<Self> {
+    /// The root of a mount, which is unmounted at the end. Then `below` is dropped: the directory of its
+    /// image, or a service.
+    pub(crate) fn mounted(server: Server, below: impl Any + Send + Sync) -> Result<Self> {
         let Self { root, .. } = Self::open(&server.dir)?;
-        let _scratch = scratch;
-        let keep = Keep::Mount { server, _scratch };
+        let keep = Keep::Mount {
+            server,
+            _below: Box::new(below),
+        };
         Ok(Self { root, keep })
     }
 
@@ -252,6 +275,11 @@ impl Tree for Directory {
     fn stat(&self, path: &CStr) -> Result<()> {
         let stat = rustix::fs::statat(&self.root, path, AtFlags::empty());
         stat.map(drop).what(|| "stat".into())
+    }
+
+    fn chmod(&self, path: &CStr, mode: u32) -> Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        rustix::fs::chmodat(&self.root, path, mode, AtFlags::empty()).what(|| "chmod".into())
     }
 
     fn unlink(&self, path: &CStr) -> Result<()> {

@@ -3,10 +3,10 @@
 use super::Row;
 use crate::error::{Context, Result};
 use crate::micro::surface::{Surface, WorkDir};
+use crate::singles::{Times, timed};
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use std::time::Instant;
 use vfs::FileSystem;
 
 /// The calls of both tests.
@@ -14,9 +14,6 @@ pub(super) const CALLS: [&str; 4] = ["create", "unlink", "mkdir", "rmdir"];
 /// CPU time of a create and an unlink, and the same with a sync after all creates.
 pub(super) const CPU: &str = "create+unlink, CPU";
 pub(super) const CPU_KEPT: &str = "create+unlink, CPU, kept";
-
-/// Nanoseconds of single calls.
-pub(super) type Times = Vec<f64>;
 
 /// The name with a number.
 pub(super) fn name(n: u64) -> CString {
@@ -118,29 +115,4 @@ impl Calls {
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-/// Adds the times of calls, less the cost of the clock.
-pub(super) fn timed<E>(
-    names: &[CString],
-    times: &mut Times,
-    mut call: impl FnMut(&CStr) -> std::result::Result<(), E>,
-) -> std::result::Result<(), E> {
-    let clock_ns = clock_ns();
-    for name in names {
-        let begun = Instant::now();
-        call(name)?;
-        let ns = begun.elapsed().as_nanos() as f64;
-        times.push((ns - clock_ns).max(0.0));
-    }
-    Ok(())
-}
-
-/// Nanoseconds between two readings of the clock: the least of many.
-fn clock_ns() -> f64 {
-    let pair = |_| {
-        let begun = Instant::now();
-        begun.elapsed().as_nanos() as f64
-    };
-    (0..1000).map(pair).fold(f64::INFINITY, f64::min)
 }

@@ -1,11 +1,12 @@
 //! A small directory, and a large one.
 
 use super::Row;
-use super::calls::{Times, name, timed};
+use super::calls::name;
 use crate::error::{Context, Result};
+use crate::singles::{Times, timed};
 use crate::{Engine, images};
 use engine::{Scratch, ScratchOptions};
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use vfs::{Ctx, Ino};
 
 /// Memory that is large enough: for the file system, and for each file.
@@ -33,13 +34,13 @@ pub(super) fn measure(engine: Engine, sizes: [u64; 2]) -> Result<Vec<Row>> {
             .mkdir(&cx, Ino::ROOT, dir.as_bytes(), 0o755)
             .what(what)?
             .ino;
-        let make = |name: &CStr| -> vfs::Result<()> {
-            let made = fs.create(&cx, dir, name.to_bytes(), 0o644)?;
+        let make = |name: &CString| -> vfs::Result<()> {
+            let made = fs.create(&cx, dir, name.as_bytes(), 0o644)?;
             fs.forget(made.ino, 1);
             Ok(())
         };
-        let find = |name: &CStr| -> vfs::Result<()> {
-            let found = fs.lookup(&cx, dir, name.to_bytes())?;
+        let find = |name: &CString| -> vfs::Result<()> {
+            let found = fs.lookup(&cx, dir, name.as_bytes())?;
             fs.forget(found.ino, 1);
             Ok(())
         };

@@ -12,17 +12,17 @@ const AT_FIRST: usize = 80;
 const SHAPE: f64 = 1.5;
 
 /// A file that exists or will.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub path: CString,
     /// Its size, if it is written at once.
     pub bytes: usize,
 }
 
 /// Numbers of entries. A thread that has taken one uses it alone.
-pub(super) struct Pool(Mutex<Vec<usize>>);
+pub(crate) struct Pool(Mutex<Vec<usize>>);
 
 /// Names that are in use and names that are free.
-pub(super) struct FileSet {
+pub(crate) struct FileSet {
     pub entries: Vec<Entry>,
     pub present: Pool,
     pub absent: Pool,
@@ -30,7 +30,7 @@ pub(super) struct FileSet {
 
 impl Pool {
     /// Takes one at random.
-    pub(super) fn take(&self, random: &mut Rng) -> Result<usize> {
+    pub(crate) fn take(&self, random: &mut Rng) -> Result<usize> {
         let mut numbers = self.numbers();
         match numbers.len() {
             0 => Err(Error::Usage(
@@ -40,22 +40,27 @@ impl Pool {
         }
     }
 
-    pub(super) fn put(&self, n: usize) {
+    pub(crate) fn put(&self, n: usize) {
         self.numbers().push(n);
     }
 
-    pub(super) fn numbers(&self) -> MutexGuard<'_, Vec<usize>> {
+    pub(crate) fn numbers(&self) -> MutexGuard<'_, Vec<usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl FileSet {
     /// Files of this mean size, `per_directory` of them in one directory, and as many directories
-    /// in one above. `None`: all in one directory.
-    pub(super) fn new(files: usize, mean_bytes: usize, per_directory: Option<usize>) -> Self {
+    /// in one above. `None`: all in one directory. The names of all directories begin with `prefix`.
+    pub(crate) fn new(
+        prefix: &str,
+        files: usize,
+        mean_bytes: usize,
+        per_directory: Option<usize>,
+    ) -> Self {
         let mut random = Rng::with_seed(files as u64);
         let entry = |n| Entry {
-            path: path(n, per_directory),
+            path: path(prefix, n, per_directory),
             bytes: gamma(mean_bytes, &mut random),
         };
         let at_first = files * AT_FIRST / 100;
@@ -67,7 +72,7 @@ impl FileSet {
     }
 
     /// The directories, each after the one above it.
-    pub(super) fn directories(&self) -> Vec<CString> {
+    pub(crate) fn directories(&self) -> Vec<CString> {
         let mut all = Vec::new();
         for entry in &self.entries {
             let path = entry.path.as_bytes();
@@ -80,12 +85,13 @@ impl FileSet {
     }
 }
 
-fn path(n: usize, per_directory: Option<usize>) -> CString {
+fn path(prefix: &str, n: usize, per_directory: Option<usize>) -> CString {
     let path = match per_directory {
-        None => format!("d/{n:05}"),
+        None => format!("{prefix}d/{n:05}"),
         Some(width) => {
             let dir = n / width;
-            format!("d{:03}/d{:03}/{:03}", dir / width, dir % width, n % width)
+            let (above, dir, n) = (dir / width, dir % width, n % width);
+            format!("{prefix}d{above:03}/d{dir:03}/{n:03}")
         }
     };
     CString::new(path).unwrap_or_default()
@@ -120,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_taken_is_not_taken_twice() {
-        let set = FileSet::new(10, 1, None);
+        let set = FileSet::new("", 10, 1, None);
         let mut random = Rng::with_seed(1);
         let mut taken: Vec<_> = (0..8)
             .map(|_| set.present.take(&mut random).unwrap())
@@ -133,11 +139,11 @@ mod tests {
 
     #[test]
     fn directories_come_after_those_above() {
-        let all = FileSet::new(50, 1, Some(3)).directories();
+        let all = FileSet::new("", 50, 1, Some(3)).directories();
         // 50 files, 17 directories of them, 6 directories of those.
         assert_eq!(all.len(), 17 + 6);
         assert_eq!(all[0].as_bytes(), b"d000");
         assert_eq!(all[1].as_bytes(), b"d000/d000");
-        assert_eq!(FileSet::new(50, 1, None).directories().len(), 1);
+        assert_eq!(FileSet::new("x", 50, 1, None).directories().len(), 1);
     }
 }

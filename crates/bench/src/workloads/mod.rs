@@ -9,27 +9,26 @@
 //! A run takes a fixed time. Persisters and caches write back meanwhile, at their own times and on
 //! any CPU. A sync after each run is not timed, so that no run begins with changes of the last one.
 
-mod filebench;
+pub(crate) mod filebench;
 mod files;
-mod target;
 
 use crate::chart::Chart;
 use crate::error::{Context, Error, Result};
 use crate::interrupt::Interrupt;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::matrix::{Cell, Matrix};
 use crate::postmark;
 use crate::scaling::thread_counts;
 use crate::table::{self, Grid};
+use crate::target::{Making, Target};
 use crate::tree::Tree;
 use crate::{Engine, stats};
-use filebench::Profile;
+use filebench::{Profile, Work};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use target::Target;
 
 /// Bytes of an image for PostMark. The number of its files is a random walk, by few thousands in a
 /// million transactions.
@@ -48,11 +47,23 @@ pub enum Workload {
     VarMail,
     /// The life of a mail server's small files, by one thread.
     PostMark,
+    /// Pages are read and logged.
+    WebServer,
 }
 
 impl Workload {
-    /// All workloads, in the order in which they run.
-    pub const ALL: [Self; 5] = [
+    /// All workloads.
+    pub const ALL: [Self; 6] = [
+        Self::FileServer,
+        Self::FileServer1K,
+        Self::WebProxy,
+        Self::VarMail,
+        Self::PostMark,
+        Self::WebServer,
+    ];
+
+    /// Those that run unless the user chooses, in this order.
+    const USUAL: [Self; 5] = [
         Self::FileServer,
         Self::FileServer1K,
         Self::WebProxy,
@@ -68,17 +79,19 @@ impl Workload {
             Self::WebProxy => "webproxy",
             Self::VarMail => "varmail",
             Self::PostMark => "postmark",
+            Self::WebServer => "webserver",
         }
     }
 
     /// The parameters of Filebench's.
-    fn profile(self) -> Option<&'static Profile> {
+    pub(crate) fn profile(self) -> Option<&'static Profile> {
         match self {
             Self::FileServer => Some(&filebench::FILE_SERVER),
             Self::FileServer1K => Some(&filebench::FILE_SERVER_1K),
             Self::WebProxy => Some(&filebench::WEB_PROXY),
             Self::VarMail => Some(&filebench::VAR_MAIL),
             Self::PostMark => None,
+            Self::WebServer => Some(&filebench::WEB_SERVER),
         }
     }
 }
@@ -130,7 +143,7 @@ impl Default for Options {
             with_ext4: true,
             with_mounts: false,
             program: std::env::current_exe().unwrap_or_else(|_| "selvedge".into()),
-            workloads: Workload::ALL.to_vec(),
+            workloads: Workload::USUAL.to_vec(),
             threads: None,
             files: None,
             time: Duration::from_secs(1),
@@ -167,6 +180,9 @@ pub struct Row {
     /// Nanoseconds of a pass, in which a thread makes each operation of the workload once; of
     /// PostMark, those of a transaction. The median.
     pub ns_median: Option<f64>,
+    /// The same: the 95th percentile.
+    #[serde(skip)]
+    pub ns_p95: Option<f64>,
     /// The same: the 99th percentile.
     pub ns_p99: Option<f64>,
     /// Operations per second of all threads together; of PostMark, transactions. A pass has several
@@ -200,11 +216,11 @@ pub struct Report {
 
 /// The figures of some threads in some time.
 #[derive(Default)]
-struct Slice {
+pub(crate) struct Slice {
     /// Nanoseconds of each pass, or transaction.
-    times: Vec<f64>,
+    pub(crate) times: Vec<f64>,
     /// Operations per second of all threads together.
-    rate: f64,
+    pub(crate) rate: f64,
 }
 
 /// Runs the benchmark, and reports the next workload to `progress`.
@@ -212,12 +228,34 @@ struct Slice {
 /// # Errors
 /// If an operation of a target fails, or there is nothing to measure.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
-    let targets = Target::all(options);
+    let machine = Machine::here();
+    let rows = measure(&targets(options), options, progress)?;
+    Ok(Report { rows, machine })
+}
+
+/// The targets of a run, in the order of its table.
+fn targets(options: &Options) -> Vec<Target> {
+    let types = options.types.iter().copied();
+    let mounted = types.clone().filter(|_| options.with_mounts);
+    types
+        .map(Target::Engine)
+        .chain(options.dirs.iter().cloned().map(Target::Directory))
+        .chain(options.with_ext4.then_some(Target::Ext4))
+        .chain(mounted.map(Target::Mounted))
+        .collect()
+}
+
+/// Runs the workloads on these targets, instead of those of the options.
+pub(crate) fn measure(
+    targets: &[Target],
+    options: &Options,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Row>> {
     if targets.is_empty() {
         let why = "nothing to measure: name a type or a directory";
         return Err(Error::Usage(why.into()));
     }
-    let machine = Machine::here();
+    let cores = machine::cpus().len();
     let interrupt = Interrupt::catch()?;
     let mut rows = Vec::new();
     for workload in &options.workloads {
@@ -228,7 +266,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
                 interrupt.check()?;
                 let what = format!("{} on {}", workload.name(), measured.target);
                 progress(&what);
-                let done = measured.run(*workload, options, machine.cores);
+                let done = measured.run(*workload, options, cores);
                 done.what(|| what)?;
             }
             all.rotate_left(1);
@@ -236,7 +274,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         all.rotate_right(rounds as usize % targets.len());
         rows.extend(all.into_iter().flat_map(|one| one.rows(workload.name())));
     }
-    Ok(Report { rows, machine })
+    Ok(rows)
 }
 
 /// A target, and what its runs of one workload gave.
@@ -262,8 +300,14 @@ impl<'a> Measured<'a> {
             return Ok(());
         }
         let profile = workload.profile();
-        let bytes = profile.map_or(POSTMARK_BYTES, |profile| profile.image_bytes(options.files));
-        match self.target.make(bytes, &options.program) {
+        let making = Making {
+            image_bytes: profile
+                .map_or(POSTMARK_BYTES, |profile| profile.image_bytes(options.files)),
+            program: &options.program,
+            latency: None,
+        };
+        let made = self.target.make(making);
+        match made.and_then(|made| made.client()) {
             Ok(tree) => match profile {
                 Some(profile) => self.filebench(&*tree, profile, options, cores),
                 None => self.postmark(&*tree, options.transactions),
@@ -283,10 +327,11 @@ impl<'a> Measured<'a> {
         options: &Options,
         cores: usize,
     ) -> Result<()> {
-        let set = profile.file_set(options.files);
-        filebench::fill(tree, &set)?;
+        let set = &profile.file_set("", options.files);
+        filebench::fill(tree, set)?;
         for threads in thread_counts(options.threads.unwrap_or(cores)) {
-            let slice = filebench::slice(tree, &set, profile, threads, options.time)?;
+            let work = vec![Work { tree, set, profile }; threads];
+            let slice = filebench::slice(&work, options.time)?;
             self.slices.push((threads, slice));
             tree.sync()?;
         }
@@ -324,6 +369,7 @@ impl<'a> Measured<'a> {
                 threads,
                 flush_ns: 0,
                 ns_median: stats::median(&mut times),
+                ns_p95: stats::quantile(&mut times, 0.95),
                 ns_p99: stats::quantile(&mut times, 0.99),
                 ops_per_second: stats::median(&mut rates).map(f64::round),
                 unavailable: self.unavailable.clone(),

@@ -7,8 +7,8 @@ use crate::failure::{Failure, Outcome};
 use crate::own_file::{self, OwnFile};
 use crate::{output, terminal};
 use bench::{
-    Engine, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling, scan,
-    shared, soup, workloads,
+    Engine, aerie, bytes, devices, fs, memory, micro, mounted, names, patches, report, scaling,
+    scan, shared, soup, workloads,
 };
 use clap::Subcommand;
 use engine::values::listed;
@@ -33,6 +33,7 @@ enum Command {
     Scaling(Scaling),
     Soup(Soup),
     Workloads(Workloads),
+    Aerie(Aerie),
     Scan(Scan),
     Mounted(Mounted),
     Devices(Devices),
@@ -161,6 +162,38 @@ struct Workloads {
     #[arg(long, conflicts_with_all = ["seconds", "rounds", "transactions"])]
     quick: bool,
     /// Print JSON: rows of target, op, threads, flush_ns, ns_median, ns_p99, ops_per_second, or of
+    /// target, op, unavailable
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measure PXFS by its clients, beside other file systems
+///
+/// The measurements are those of the paper on Aerie: single calls, clients that share a block, servers,
+/// and several clients. BPFS, SoupFS, tmpfs, a FUSE mount of PXFS and ext4 take part. Ext4, on a loop
+/// device over tmpfs, needs root.
+#[derive(Debug, clap::Args)]
+struct Aerie {
+    /// Measure only this part; may be repeated
+    #[arg(long = "part", value_name = "PART", value_parser = listed::<aerie::Part>(aerie::Part::ALL.map(aerie::Part::name)))]
+    parts: Vec<aerie::Part>,
+    /// Measure only this file system; may be repeated
+    #[arg(long = "target", value_name = "TARGET", value_parser = listed::<aerie::Target>(aerie::Target::ALL.map(aerie::Target::name)))]
+    targets: Vec<aerie::Target>,
+    /// MiB of the file of which blocks are read and written, instead of 1,024, or 128 where memory is
+    /// short
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    file_mib: Option<u32>,
+    /// Rounds of single calls; more of them are steadier
+    #[arg(long, value_name = "N", default_value_t = aerie::Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// The largest number of clients
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    clients: u8,
+    /// A short run: a small file, few files, one round
+    #[arg(long, conflicts_with_all = ["file_mib", "rounds", "clients"])]
+    quick: bool,
+    /// Print JSON: rows of target, op, clients, threads, ns_median, ns_p95, ns_p99, ops_per_second, or of
     /// target, op, unavailable
     #[arg(long)]
     json: bool,
@@ -341,6 +374,7 @@ impl Args {
                 args.json,
             ),
             Command::Workloads(args) => args.run(),
+            Command::Aerie(args) => args.run(),
             Command::Scan(args) => show(
                 waiting("measuring", || scan::run(&args.options())),
                 args.json,
@@ -418,6 +452,38 @@ impl Workloads {
         }
         if !self.workloads.is_empty() {
             options.workloads.clone_from(&self.workloads);
+        }
+        match self.quick {
+            true => options.quick(),
+            false => options,
+        }
+    }
+}
+
+impl Aerie {
+    fn run(&self) -> Outcome {
+        let spinner = terminal::spinner("measuring");
+        let report = aerie::run(&self.options(), &mut |next| {
+            spinner.set_message(next.to_owned());
+        });
+        spinner.finish_and_clear();
+        show(report, self.json)
+    }
+
+    fn options(&self) -> aerie::Options {
+        let mut options = aerie::Options {
+            rounds: self.rounds,
+            clients: self.clients.into(),
+            ..aerie::Options::default()
+        };
+        if !self.parts.is_empty() {
+            options.parts.clone_from(&self.parts);
+        }
+        if !self.targets.is_empty() {
+            options.targets.clone_from(&self.targets);
+        }
+        if let Some(mib) = self.file_mib {
+            options.file_bytes = u64::from(mib) << 20;
         }
         match self.quick {
             true => options.quick(),

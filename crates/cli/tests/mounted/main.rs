@@ -3,6 +3,7 @@
 //! as other users, root.
 
 mod attributes;
+mod bench_aerie;
 mod bench_fs;
 mod bench_workloads;
 mod cases;
