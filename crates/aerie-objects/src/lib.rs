@@ -63,7 +63,9 @@ pub use layout::{KEY_MAX, PAGE, header::OWN_WORDS};
 pub use load::Load;
 pub use overlay::Overlay;
 pub use reading::collection::{Listed, entries, list, lookup};
-pub use reading::object::{generation, is_inside, members, own, pages, parent, size, stable};
+pub use reading::object::{
+    Header, generation, header, is_inside, members, own, pages, parent, size, stable,
+};
 pub use reading::tree::{next_page, page};
 pub use reserve::{NewObject, Reserve};
 pub use store::{Store, recover};

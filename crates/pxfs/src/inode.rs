@@ -63,34 +63,32 @@ impl Inode {
         superblock: &Superblock,
         object: ObjectId,
     ) -> Res<Self> {
-        let own = |n| aerie_objects::own(memory, object, n);
-        let (mode, owner, links) = (own(0)?, own(1)?, own(2)?);
+        let header = aerie_objects::header(memory, object)?;
+        let [mode, owner, links, ..] = header.own;
         let (mode, rdev) = (mode as u32, (mode >> 32) as u32);
         let is_dir = object.kind() == Kind::Collection;
         let kind =
             FileType::from_mode(mode).filter(|kind| is_dir == (*kind == FileType::Directory));
         let kind = kind.ok_or_else(|| damaged(format_args!("{object} has mode {mode:#o}")))?;
-        let pages = aerie_objects::pages(memory, object)?;
-        let size = match is_dir {
-            true => pages.max(1) * PAGE,
-            false => aerie_objects::size(memory, object)?,
-        };
-        let time = |n| own(n).map(|word| Timestamp(word as i64));
+        let time = |n: u64| Timestamp(header.own[n as usize] as i64);
         let attr = Attr {
             ino: number(superblock, object),
-            generation: aerie_objects::generation(memory, object)?,
+            generation: header.generation,
             kind,
             perm: mode & vfs::perm::PERM_MASK,
             nlink: links as u32,
             uid: owner as u32,
             gid: (owner >> 32) as u32,
             rdev,
-            size,
-            blocks: pages * (PAGE / 512),
+            size: match is_dir {
+                true => header.pages.max(1) * PAGE,
+                false => header.size,
+            },
+            blocks: header.pages * (PAGE / 512),
             blksize: PAGE as u32,
-            atime: time(ATIME)?,
-            mtime: time(4)?,
-            ctime: time(5)?,
+            atime: time(ATIME),
+            mtime: time(4),
+            ctime: time(5),
             flags: FileFlags::empty(),
         };
         let bits = (links >> 32) as u32;

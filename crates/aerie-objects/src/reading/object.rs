@@ -110,6 +110,37 @@ pub fn own<M: Load + ?Sized>(memory: &M, object: ObjectId, n: u64) -> Result<u64
     word(memory, object, header::OWN + n)
 }
 
+/// The words of a header that the layer above reads together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Distinguishes the object from all others that have had its id (56 bits).
+    pub generation: u64,
+    /// Bytes of an mFile; meaningless for a collection.
+    pub size: u64,
+    /// Pages of the object, those of its tree too.
+    pub pages: u64,
+    /// Words that belong to the layer above.
+    pub own: [u64; header::OWN_WORDS as usize],
+}
+
+/// Reads the header of an object, of which it checks once that it exists.
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn header<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<Header> {
+    let generation = generation(memory, object)?;
+    let mut own = [0; header::OWN_WORDS as usize];
+    for (own, n) in own.iter_mut().zip(header::OWN..) {
+        *own = word(memory, object, n)?;
+    }
+    Ok(Header {
+        generation,
+        size: word(memory, object, header::SIZE)?,
+        pages: word(memory, object, header::PAGES)?,
+        own,
+    })
+}
+
 /// Reads an object that the service may change meanwhile: `read` runs again until the object did not
 /// change during a run.
 ///
