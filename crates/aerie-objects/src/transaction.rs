@@ -244,13 +244,21 @@ impl<'a, P: Pmem> Transaction<'a, P> {
 
     /// Takes a page of zeros.
     pub(crate) fn take_page(&mut self) -> Result<u64> {
+        let steps = self.changes.steps.len();
+        let page = self.take_unfilled()?;
+        if !self.is_speculative() {
+            self.changes.fresh.insert(page, steps);
+        }
+        self.memory.store_nt(page, &[0; PAGE as usize]);
+        Ok(page)
+    }
+
+    /// Takes a page with the contents of its last use, in place of which the caller
+    /// [stores](Self::store_contents) others.
+    pub(crate) fn take_unfilled(&mut self) -> Result<u64> {
         let page = self.reused().or_else(|| self.space.lock().take_page());
         let page = page.ok_or(Error::Full)?;
-        if !self.is_speculative() {
-            self.changes.fresh.insert(page, self.changes.steps.len());
-        }
         self.changes.steps.push(Step::TookPage(page));
-        self.memory.store_nt(page, &[0; PAGE as usize]);
         Ok(page)
     }
 

@@ -183,18 +183,15 @@ fn change_page<P: Pmem>(
     within: u64,
     bytes: &[u8],
 ) -> Res<()> {
-    let Some(old) = page(tx, file.object, index)? else {
-        let new = tx.add_page(file.object, index)?;
-        tx.store_contents(new + within, bytes);
-        return Ok(());
-    };
     let mut contents = ZEROS;
-    // No transaction keeps words of contents.
-    Pmem::read(tx.memory(), old, &mut contents).map_err(aerie_objects::Error::from)?;
+    if let Some(old) = tx.remove_page(file.object, index)?
+        && bytes.len() < contents.len()
+    {
+        // No transaction keeps words of contents, and the page is free after the commit.
+        Pmem::read(tx.memory(), old, &mut contents).map_err(aerie_objects::Error::from)?;
+    }
     contents[within as usize..][..bytes.len()].copy_from_slice(bytes);
-    let new = tx.replace_page(file.object, index)?;
-    tx.store_contents(new, &contents);
-    Ok(())
+    Ok(tx.add_contents(file.object, index, &contents)?)
 }
 
 /// Sets a greater size. Bytes between the old and the new one are zeros, those of the last page too.

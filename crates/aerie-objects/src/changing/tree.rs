@@ -2,7 +2,7 @@
 
 use crate::ObjectId;
 use crate::error::{Error, Result};
-use crate::layout::{FANOUT, MAX_HEIGHT, header};
+use crate::layout::{FANOUT, MAX_HEIGHT, PAGE, header};
 use crate::load::Load;
 use crate::reading::tree::{BITS, Root, page, slot};
 use crate::transaction::Transaction;
@@ -17,6 +17,21 @@ impl<P: Pmem> Transaction<'_, P> {
         let page = self.page_for(object)?;
         self.map_page(object, index, page)?;
         Ok(page)
+    }
+
+    /// Adds a page with these contents, as [`add_page`](Self::add_page) does.
+    ///
+    /// # Errors
+    /// As [`add_page`](Self::add_page).
+    pub fn add_contents(
+        &mut self,
+        object: ObjectId,
+        index: u64,
+        contents: &[u8; PAGE as usize],
+    ) -> Result<()> {
+        let page = self.take_unfilled()?;
+        self.store_contents(page, contents);
+        self.add_page_at(object, index, page)
     }
 
     /// Adds a page that the caller has [reserved](crate::Store::reserve), as [`add_page`](Self::add_page)
@@ -38,16 +53,6 @@ impl<P: Pmem> Transaction<'_, P> {
         let page = self.take_reserved()?;
         self.add_page_at(object, index, page)?;
         Ok(page)
-    }
-
-    /// Puts a page of zeros in the place of the one at this index, which is freed. Returns its byte
-    /// offset.
-    ///
-    /// # Errors
-    /// As [`add_page`](Self::add_page).
-    pub fn replace_page(&mut self, object: ObjectId, index: u64) -> Result<u64> {
-        self.remove_page(object, index)?;
-        self.add_page(object, index)
     }
 
     /// Frees the page at this index. Returns its byte offset, or `None` if there is none.
