@@ -24,7 +24,7 @@ use crate::space::Space;
 use crate::superblock::Superblock;
 use crate::{Kind, ObjectId};
 use hashbrown::{HashMap, HashSet};
-use medium::{Pmem, Rule};
+use medium::{LINE_BYTES, Pmem, Rule};
 use std::sync::atomic::{Ordering, fence};
 use vfs::sync::{Mutex, MutexGuard};
 
@@ -479,8 +479,12 @@ fn store_home<P: Pmem>(memory: &P, words: &[(u64, u64)], versions: &[(u64, u64)]
     for (at, next) in versions {
         memory.store_word(*at, *next);
     }
-    for (off, _) in words {
-        memory.flush(*off, 8);
+    let mut flushed = None;
+    for line in words.iter().map(|(off, _)| off / LINE_BYTES) {
+        // The words are in order.
+        if flushed.replace(line) != Some(line) {
+            memory.flush(line * LINE_BYTES, LINE_BYTES);
+        }
     }
     if !hit(Bug::ReclaimBeforeHome) {
         memory.fence(Rule::HomeBeforeReclaim)?;
