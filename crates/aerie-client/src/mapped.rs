@@ -1,21 +1,25 @@
 //! The file system of a client that maps the memory: each call takes its locks from the clerk, and runs on
 //! a speculation.
 //!
+//! A call usually takes a pass, and otherwise a guard of the clerk. Both keep other clients away. Other threads of
+//! this client are kept away by the speculation, whose calls are atomic.
+//!
 //! The changes are shipped after a period, at a size, by `fsync` and `sync`, and before a lock is given
 //! up. After the end of the session all calls fail with `ENODEV`, as if the medium had been removed.
 //! Access times are not updated.
 
 use crate::clerk::{Clerk, Host, LockError};
 use crate::connection::{Connection, Link};
-use crate::plan::{Need, Tree, membership_count, under};
+use crate::plan::{Looked, Need, Tree, look_up_with_pass, membership_count, under, with_pass};
 use aerie_objects::lookup;
-use aerie_proto::locks::{Access, LockId, ToService};
+use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
 use medium::MappedPmem;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vfs::sync::{Condvar, Mutex};
 use vfs::{
     Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees, Ino, Name,
@@ -26,6 +30,8 @@ use Access::{Exclusive, Shared};
 
 /// Locks that no thread has used for this time are given back.
 const UNUSED: Duration = Duration::from_secs(60);
+/// The longest time between two ticks of the kernel, by which the clock of the lease is late.
+const TICK: Duration = Duration::from_millis(10);
 /// The time between looks at a session that has not begun.
 const CONNECTING: Duration = Duration::from_millis(10);
 /// Entries that a listing with attributes reads at a time.
@@ -34,10 +40,11 @@ const LIST_PART: usize = 128;
 /// The store with the changes of the client.
 pub(crate) type Speculation = pxfs::Speculation<Arc<MappedPmem>, Link>;
 
+type Overlay = aerie_objects::Overlay<Arc<MappedPmem>>;
+
 /// The client, for its clerk.
 struct Own {
     fs: Speculation,
-    start: Instant,
 }
 
 /// The file system.
@@ -55,8 +62,10 @@ impl Host for Own {
         self.fs.host().0.send(&Up::Lock(message));
     }
 
+    /// The time of the kernel's last tick: each call reads it.
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
     }
 
     fn membership_count(&self, object: LockId) -> u64 {
@@ -76,10 +85,7 @@ impl Mapped {
         period: Duration,
         batch_bytes: u64,
     ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
-        let own = Own {
-            fs,
-            start: Instant::now(),
-        };
+        let own = Own { fs };
         let client = Arc::new(Self {
             clerk: Clerk::widening(own),
             batch_bytes,
@@ -109,8 +115,12 @@ impl Mapped {
     }
 
     fn receive(&self) {
-        self.connection()
-            .receive(|message| self.clerk.deliver(message));
+        self.connection().receive(|mut message| {
+            if let Tell::Begun { lease } = &mut message.tell {
+                *lease = lease.saturating_sub(TICK);
+            }
+            self.clerk.deliver(message);
+        });
         self.clerk.close();
     }
 
@@ -137,7 +147,7 @@ impl Mapped {
 
     fn ship_periodically(&self, period: Duration) {
         while self.pause(period) {
-            let _ = self.fs().ship(false);
+            let _ = self.ship();
         }
     }
 
@@ -145,7 +155,7 @@ impl Mapped {
     pub(crate) fn stop(&self) -> Result<()> {
         let shipped = match self.connection().ended() {
             Some(_) => Err(Errno::NODEV),
-            None => self.fs().sync(),
+            None => self.clerk.quietly(|| self.fs().sync()),
         };
         *self.stops.lock() = true;
         self.stopped.notify_all();
@@ -154,21 +164,50 @@ impl Mapped {
         shipped
     }
 
-    /// Runs a call under its locks.
-    fn call<T>(&self, need: Need<'_>, call: impl FnOnce(&Speculation) -> Result<T>) -> Result<T> {
+    /// Looks at the objects of the store.
+    fn with_tree<T>(&self, look: impl FnOnce(&Tree<'_, Overlay>) -> T) -> T {
         let fs = self.fs();
         let (memory, superblock) = (fs.memory(), fs.superblock());
         let find = |dir, name: &[u8]| {
             let find = || lookup(memory, dir, superblock.seed, name);
             memory.stable(dir, find).ok().flatten()
         };
-        let tree = Tree {
+        look(&Tree {
             memory,
             superblock,
             find: &find,
-        };
-        let result = under(&self.clerk, &tree, &need, || call(fs));
+        })
+    }
+
+    /// Runs a call, which does not ship, under its locks.
+    fn call<T>(&self, need: Need<'_>, call: impl FnOnce(&Speculation) -> Result<T>) -> Result<T> {
+        let fs = self.fs();
+        let result = self.with_tree(|tree| with_pass(&self.clerk, tree, &need, || call(fs)));
         self.checked(result.unwrap_or_else(|why| Err(self.ended(&why))))
+    }
+
+    /// Runs a call that ships under its locks.
+    fn settle(&self, ino: Ino, call: impl FnOnce(&Speculation) -> Result<()>) -> Result<()> {
+        let (fs, need) = (self.fs(), Need::Inode(ino, Shared));
+        let result = self.with_tree(|tree| under(&self.clerk, tree, &need, || call(fs)));
+        self.checked(result.unwrap_or_else(|why| Err(self.ended(&why))))
+    }
+
+    /// Ships without locks.
+    fn ship(&self) -> Result<()> {
+        self.clerk.quietly(|| self.fs().ship(false))
+    }
+
+    /// Gives back references.
+    fn unrefer(&self, ino: Ino, unrefer: impl FnOnce(&Speculation)) {
+        if !self.with_tree(|tree| tree.is_nameless_inode(ino)) {
+            return unrefer(self.fs());
+        }
+        let need = Need::Unrefer(ino);
+        let _ = self.call(need, |fs| {
+            unrefer(fs);
+            Ok(())
+        });
     }
 
     /// Ends the session if a call has found the end of the connection: the next calls fail, too.
@@ -182,12 +221,12 @@ impl Mapped {
     /// Runs a call that changes something. Pages that this client has freed, or not used, are available
     /// after it has shipped.
     fn change<T>(&self, need: Need<'_>, call: impl Fn(&Speculation) -> Result<T>) -> Result<T> {
-        let result = self.call(need, |fs| match call(fs) {
-            Err(Errno::NOSPC) => fs.ship(false).and_then(|()| call(fs)),
+        let result = match self.call(need, &call) {
+            Err(Errno::NOSPC) => self.ship().and_then(|()| self.call(need, &call)),
             result => result,
-        })?;
+        }?;
         if self.fs().pending_bytes() >= self.batch_bytes {
-            let _ = self.fs().ship(false);
+            let _ = self.ship();
         }
         Ok(result)
     }
@@ -222,6 +261,14 @@ impl FileSystem for Mapped {
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let look = || self.fs().lookup(cx, dir, name);
+        match self.with_tree(|tree| look_up_with_pass(&self.clerk, tree, dir, look)) {
+            Looked::Done(found) => {
+                return self.checked(found.unwrap_or_else(|why| Err(self.ended(&why))));
+            }
+            Looked::Unlocked(ino) => self.forget(ino, 1),
+            Looked::NoPass => {}
+        }
         let need = Need::Lookup(Name::new(dir, name));
         self.call(need, |fs| fs.lookup(cx, dir, name))
     }
@@ -231,11 +278,7 @@ impl FileSystem for Mapped {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let forget = |fs: &Speculation| {
-            fs.forget(ino, count);
-            Ok(())
-        };
-        let _ = self.change(Need::Unrefer(ino), forget);
+        self.unrefer(ino, |fs| fs.forget(ino, count));
     }
 
     fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr> {
@@ -333,11 +376,7 @@ impl FileSystem for Mapped {
     }
 
     fn release(&self, ino: Ino) {
-        let release = |fs: &Speculation| {
-            fs.release(ino);
-            Ok(())
-        };
-        let _ = self.change(Need::Unrefer(ino), release);
+        self.unrefer(ino, |fs| fs.release(ino));
     }
 
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
@@ -359,17 +398,16 @@ impl FileSystem for Mapped {
     }
 
     fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.fsync(cx, ino, data_only))
+        self.settle(ino, |fs| fs.fsync(cx, ino, data_only))
     }
 
     fn fsyncdir(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
-        let need = Need::Inode(ino, Shared);
-        self.call(need, |fs| fs.fsyncdir(cx, ino, data_only))
+        self.settle(ino, |fs| fs.fsyncdir(cx, ino, data_only))
     }
 
     fn sync(&self) -> Result<()> {
         self.check()?;
-        self.checked(self.fs().sync())
+        self.checked(self.clerk.quietly(|| self.fs().sync()))
     }
 
     fn statfs(&self) -> Result<StatFs> {

@@ -12,11 +12,11 @@
 //! - A directory that moves is locked with all that is in it: the paths of its descendants change, and
 //!   two moves cannot make a loop.
 
-use crate::clerk::{Clerk, Guard, Host, LockError, Scope, Want};
+use crate::clerk::{Clerk, Guard, Host, LockError, Pass, Scope, Want};
 use aerie_objects::{Kind, Load, ObjectId, Superblock, members, own, parent};
 use aerie_proto::locks::{Access, LockId};
 use smallvec::SmallVec;
-use vfs::{Errno, Ino, Name};
+use vfs::{Attr, Errno, Ino, Name};
 
 use Access::{Exclusive, Shared};
 
@@ -88,6 +88,39 @@ impl<M: Load> Tree<'_, M> {
         is_dir.then(|| (self.find)(dir, name.name)).flatten()
     }
 
+    /// Whether a pass is enough for a call. The answer stays the same while the pass lasts.
+    fn is_permitted<H: Host>(&self, pass: &Pass<'_, H>, need: &Need<'_>) -> bool {
+        let above = |lock: LockId| {
+            let object = ObjectId::from_bits(lock.0)?;
+            let is_single = members(self.memory, object).is_ok_and(|count| count == 1);
+            let parent = is_single.then(|| self.parent(object)).flatten()?;
+            Some(LockId(parent.to_bits()))
+        };
+        let permits = |object: ObjectId, access| {
+            let is_collection = object.kind() == Kind::Collection;
+            pass.permits(LockId(object.to_bits()), access, is_collection, above)
+        };
+        // Without an object there is nothing to lock.
+        let inode = |ino, access| {
+            self.object(ino)
+                .is_none_or(|object| permits(object, access))
+        };
+        let found = |name, access| self.find(name).is_none_or(|object| permits(object, access));
+        match *need {
+            Need::Inode(ino, access) => inode(ino, access),
+            Need::Lookup(name) => inode(name.dir, Shared) && found(name, Shared),
+            Need::Make(name) => inode(name.dir, Exclusive),
+            Need::Link(ino, name) => inode(name.dir, Exclusive) && inode(ino, Exclusive),
+            Need::Remove(name) => inode(name.dir, Exclusive) && found(name, Exclusive),
+            Need::Rename(from, to) => {
+                let mut names = [from, to].into_iter();
+                names.all(|name| inode(name.dir, Exclusive) && found(name, Exclusive))
+            }
+            // It has no collection, so that its lock is explicit.
+            Need::Unrefer(ino) => inode(ino, Exclusive),
+        }
+    }
+
     fn plan(&self, need: &Need<'_>) -> Plan {
         let mut plan = Plan::default();
         match *need {
@@ -110,13 +143,10 @@ impl<M: Load> Tree<'_, M> {
                 }
             }
             Need::Rename(from, to) => self.rename(&mut plan, from, to),
-            Need::Unrefer(ino) => {
-                if let Some(node) = self.object(ino)
-                    && self.is_nameless(node)
-                {
-                    self.add(&mut plan, node, Exclusive);
-                }
+            Need::Unrefer(ino) if self.is_nameless_inode(ino) => {
+                self.inode(&mut plan, ino, Exclusive);
             }
+            Need::Unrefer(_) => {}
         }
         plan
     }
@@ -139,6 +169,11 @@ impl<M: Load> Tree<'_, M> {
         if let Some(object) = self.object(ino) {
             self.add(plan, object, access);
         }
+    }
+
+    /// Whether an inode has no name, so that its last reference keeps it.
+    pub fn is_nameless_inode(&self, ino: Ino) -> bool {
+        self.object(ino).is_some_and(|node| self.is_nameless(node))
     }
 
     fn is_nameless(&self, object: ObjectId) -> bool {
@@ -191,7 +226,7 @@ pub fn membership_count<M: Load>(memory: &M, object: LockId) -> u64 {
     members.unwrap_or(u64::MAX)
 }
 
-/// Runs a call under the locks that it needs.
+/// Runs a call under the locks that it needs. They exclude other calls of this client that need them.
 ///
 /// # Errors
 /// Those of the clerk: the session has ended, and the result of the call is void.
@@ -213,4 +248,61 @@ pub fn under<H: Host, M: Load, T>(
         }
     }
     Ok(Err(Errno::BUSY))
+}
+
+/// Runs a call as [`under`] does, or under a pass, beside other calls of this client. The call must be
+/// atomic itself, and must not ship.
+///
+/// # Errors
+/// As [`under`].
+pub fn with_pass<H: Host, M: Load, T>(
+    clerk: &Clerk<H>,
+    tree: &Tree<'_, M>,
+    need: &Need<'_>,
+    call: impl FnOnce() -> vfs::Result<T>,
+) -> Result<vfs::Result<T>, LockError> {
+    if let Some(pass) = clerk.pass()
+        && tree.is_permitted(&pass, need)
+    {
+        let result = call();
+        return pass.release().map(|()| result);
+    }
+    under(clerk, tree, need, call)
+}
+
+/// A lookup under a pass.
+#[derive(Debug)]
+pub enum Looked {
+    /// It is complete.
+    Done(Result<vfs::Result<Attr>, LockError>),
+    /// The locks do not permit to read the found inode, to which there is a reference now.
+    Unlocked(Ino),
+    /// There was no pass that permits to read the directory.
+    NoPass,
+}
+
+/// Looks up a name under a pass. `look` takes a reference. The lock of the inode is checked after it was
+/// found, so that the name is looked up once.
+pub fn look_up_with_pass<H: Host, M: Load>(
+    clerk: &Clerk<H>,
+    tree: &Tree<'_, M>,
+    dir: Ino,
+    look: impl FnOnce() -> vfs::Result<Attr>,
+) -> Looked {
+    let pass = clerk.pass();
+    let pass = pass.filter(|pass| tree.is_permitted(pass, &Need::Inode(dir, Shared)));
+    let Some(pass) = pass else {
+        return Looked::NoPass;
+    };
+    let found = look();
+    if let Ok(attr) = &found
+        && !tree.is_permitted(&pass, &Need::Inode(attr.ino, Shared))
+    {
+        return Looked::Unlocked(attr.ino);
+    }
+    match found {
+        // Perhaps of an inode that others change meanwhile.
+        Err(Errno::IO) => Looked::NoPass,
+        found => Looked::Done(pass.release().map(|()| found)),
+    }
 }

@@ -14,4 +14,8 @@ medium::seeded_bugs! {
     AncestorFirst,
     /// A revoke that overtakes its grant is ignored.
     EarlyRevokeIgnored,
+    /// A thread gets a guard while others have passes.
+    GuardBesidePasses,
+    /// A lock is lowered while threads have passes.
+    LoweredBesidePasses,
 }

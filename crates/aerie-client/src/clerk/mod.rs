@@ -6,7 +6,8 @@
 //! clients do, by the same table. Each use stands on a lock of the service: of the object itself, or a
 //! hierarchical one further up that covers it.
 //!
-//! 1. No two guards have incompatible uses of an object.
+//! 1. No two guards have incompatible uses of an object. Passes ([`Clerk::pass`]) are cheaper guards, which
+//!    exclude guards and each other's clients, but not each other.
 //! 2. Each use stands on a lock that the client holds, until the session ends. A covered use stands on
 //!    a hierarchical lock, with one membership of each object from there down, counted while the lock
 //!    was held.
@@ -28,6 +29,7 @@
 
 mod leaving;
 mod messages;
+mod pass;
 mod state;
 mod steps;
 mod waiting;
@@ -36,6 +38,8 @@ use crate::seeded::{Bug, hit};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use aerie_proto::locks::{Access, End, LockId, Refusal, ToClient, ToService};
 use leaving::Leaving;
+use pass::Gate;
+pub use pass::Pass;
 use state::{State, Status};
 use std::time::Duration;
 
@@ -100,6 +104,7 @@ pub enum LockError {
 /// A clerk, shared by the threads of a client.
 pub struct Clerk<H: Host> {
     state: Mutex<State>,
+    gate: Gate,
     changed: Condvar,
     host: H,
     /// Whether threads take hierarchical locks where no other client is near.
@@ -119,6 +124,7 @@ impl<H: Host> Clerk<H> {
         let state = State::begin(&host);
         Self {
             state: Mutex::new(state),
+            gate: Gate::default(),
             changed: Condvar::default(),
             host,
             is_widening: false,
@@ -173,16 +179,17 @@ impl<H: Host> Clerk<H> {
         let steps = state.steps(wants, &self.host, self.is_widening.then_some(now));
         let is_quiet = state.is_quiet(now);
         let owner = state.enqueue(now, thread::current().id(), steps);
+        self.settle(&state);
         match is_quiet {
             true => drop(state.proceed(&self.host, owner)),
             false => self.advance(&mut state),
         }
         loop {
             match state.status(owner) {
-                Status::Waiting => state = self.changed.wait(state),
-                Status::Granted => {
+                Status::Granted if !self.gate.has_passes() || hit(Bug::GuardBesidePasses) => {
                     return Ok(Guard { clerk: self, owner });
                 }
+                Status::Waiting | Status::Granted => state = self.changed.wait(state),
                 Status::Failed(why) => {
                     state.leave(owner);
                     self.advance(&mut state);
@@ -218,7 +225,8 @@ impl<H: Host> Clerk<H> {
     pub fn attend(&self) {
         let mut state = self.state.lock();
         while !state.has_ended() {
-            match state.ready(&self.host) {
+            let is_ready = !self.gate.has_passes() || hit(Bug::LoweredBesidePasses);
+            match is_ready.then(|| state.ready(&self.host)).flatten() {
                 Some(group) => state = self.lower(state, &group),
                 None => {
                     // Threads may have yielded.
@@ -234,6 +242,7 @@ impl<H: Host> Clerk<H> {
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.remove(End::Closed);
+        self.settle(&state);
         self.changed.notify_all();
     }
 
@@ -248,13 +257,18 @@ impl<H: Host> Clerk<H> {
         if is_late {
             state.lower(&self.host, group);
         }
+        state.shipping += 1;
         drop(state);
         for leaving in group {
             self.host.ship(leaving.lock);
         }
         state = self.state.lock();
+        state.shipping -= 1;
         if !is_late {
             state.lower(&self.host, group);
+        }
+        for leaving in group {
+            self.gate.forget(leaving.lock);
         }
         self.advance(&mut state);
         state
@@ -262,15 +276,18 @@ impl<H: Host> Clerk<H> {
 
     /// Ends a guard.
     fn leave(&self, state: &mut State, owner: u64) {
+        self.gate.publish_used(state, owner);
         state.leave(owner);
-        if state.is_awaited() {
-            self.advance(state);
+        match state.is_awaited() {
+            true => self.advance(state),
+            false => self.settle(state),
         }
     }
 
     /// Lets waiting threads proceed, and wakes them.
     fn advance(&self, state: &mut State) {
         state.advance(&self.host);
+        self.settle(state);
         self.changed.notify_all();
     }
 }

@@ -167,6 +167,8 @@ pub(super) struct State {
     pub(super) is_full: bool,
     /// Whether a lock may have a target.
     pub(super) has_targets: bool,
+    /// Ships under way.
+    pub(super) shipping: usize,
     /// Objects whose descendants other clients have needed, and when.
     contended: BTreeMap<LockId, Duration>,
 }
@@ -187,6 +189,7 @@ impl State {
             next_owner: 0,
             is_full: false,
             has_targets: false,
+            shipping: 0,
             contended: BTreeMap::new(),
         };
         state.send(host, Ask::Begin);

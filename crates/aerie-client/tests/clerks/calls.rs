@@ -23,17 +23,20 @@ pub(crate) enum Call {
     Link,
     /// Looks at a directory on a path that is not true any more.
     Moved,
+    /// Uses a file under a pass, and ships while there are no passes.
+    Pass,
     /// Gives back locks.
     Idle,
 }
 
-pub(crate) const ALL: [Call; 7] = [
+pub(crate) const ALL: [Call; 8] = [
     Call::File,
     Call::Within,
     Call::Tree,
     Call::Both,
     Call::Link,
     Call::Moved,
+    Call::Pass,
     Call::Idle,
 ];
 
@@ -53,6 +56,13 @@ pub(crate) fn call(clerk: &TheClerk, thread: u64, call: Call) -> Result<(), Lock
         Call::Both => both(clerk, thread),
         Call::Link => link(clerk, thread),
         Call::Moved => moved(clerk),
+        Call::Pass => {
+            pass(clerk, thread)?;
+            if thread_rng().gen_bool(0.3) {
+                clerk.quietly(|| clerk.host().ship(FILE));
+            }
+            Ok(())
+        }
         Call::Idle => {
             clerk.release_unused(clerk.host().now());
             Ok(())
@@ -100,6 +110,28 @@ fn moved(clerk: &TheClerk) -> Result<(), LockError> {
     };
     // Another thread may name them in the other order.
     clerk.lock_all(&[want]).map(drop)
+}
+
+/// Uses a file of the first directory under a pass, if there is one, or else under a guard, so that the
+/// next one gets a pass.
+fn pass(clerk: &TheClerk, thread: u64) -> Result<(), LockError> {
+    let (host, access) = (clerk.host(), access());
+    let file = [FILE, OTHER][usize::from(thread_rng().gen_bool(0.5))];
+    let Some(pass) = clerk.pass() else {
+        return self::file(clerk, thread, Scope::Within(1));
+    };
+    let above = |object| match object {
+        ROOT => None,
+        FILE if host.tree().membership_count(FILE) != 1 => None,
+        FILE | OTHER => Some(DIRS[0]),
+        _ => Some(ROOT),
+    };
+    // The lock of a file with two names may have been reached through the other directory.
+    let is_permitted = above(file).is_some() && pass.permits(file, access, false, above);
+    if is_permitted && host.enter_beside(thread, &[file], access) {
+        work(clerk, thread, &[&[ROOT, DIRS[0], file]], access);
+    }
+    pass.release()
 }
 
 /// Is in the objects for a while, and leaves them.

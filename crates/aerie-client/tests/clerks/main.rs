@@ -4,7 +4,7 @@
 //! continues at each of them. `world` has the invariants. All threads end: a thread that waits
 //! forever is reported by the scheduler.
 
-#![allow(dead_code)] // the modules serve more than these tests
+#![allow(dead_code, unused_imports)] // the modules serve more than these tests
 
 #[path = "../../src/clerk/mod.rs"]
 mod clerk;
@@ -166,7 +166,9 @@ fn bugs() -> Vec<Seeded> {
         CountNotReread: two_clients,
         GrantsAfterRevoke: two_clients,
         AncestorFirst: two_clients,
-        EarlyRevokeIgnored: two_clients
+        EarlyRevokeIgnored: two_clients,
+        GuardBesidePasses: two_clients,
+        LoweredBesidePasses: two_clients
     ));
     all
 }
@@ -179,7 +181,7 @@ fn clients_in_many_orders() {
     }
     for (name, arm, fired, test) in bugs() {
         arm(true);
-        let is_found = catch_unwind(|| check_all(test, 1000)).is_err();
+        let is_found = catch_unwind(|| check_all(test, 4000)).is_err();
         let effects = fired();
         arm(false);
         assert!(effects > 0, "{name} never took effect");

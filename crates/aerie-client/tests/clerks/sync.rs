@@ -1,6 +1,7 @@
 //! The locks of `src/sync.rs`, over those of the scheduler. They have no poison.
 
 pub(crate) use shuttle::sync::MutexGuard;
+pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use shuttle::thread;
 
 use shuttle::sync;

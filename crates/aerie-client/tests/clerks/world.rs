@@ -87,6 +87,8 @@ struct Inside {
     thread: u64,
     object: LockId,
     access: Access,
+    /// It has a pass.
+    is_beside: bool,
 }
 
 struct Shared {
@@ -314,6 +316,15 @@ impl Host for Client {
 impl Client {
     /// Enters objects under a guard. Returns whether the session lasts.
     pub(crate) fn enter(&self, thread: u64, objects: &[LockId], access: Access) -> bool {
+        self.enter_as(thread, objects, access, false)
+    }
+
+    /// Enters objects under a pass, perhaps beside threads of this client with passes.
+    pub(crate) fn enter_beside(&self, thread: u64, objects: &[LockId], access: Access) -> bool {
+        self.enter_as(thread, objects, access, true)
+    }
+
+    fn enter_as(&self, thread: u64, objects: &[LockId], access: Access, is_beside: bool) -> bool {
         let mut shared = self.world.shared.lock();
         let epoch = shared.epochs.get(&self.id).copied().unwrap_or_default();
         let session = (self.id, epoch);
@@ -326,8 +337,13 @@ impl Client {
                 thread,
                 object,
                 access,
+                is_beside,
             };
-            for other in shared.inside.iter().filter(|other| other.object == object) {
+            let others = shared.inside.iter().filter(|other| {
+                let both_beside = is_beside && other.is_beside && other.session == session;
+                other.object == object && !both_beside
+            });
+            for other in others {
                 let is_alone = access == Access::Exclusive || other.access == Access::Exclusive;
                 assert!(
                     !is_alone || !shared.is_live(other.session),

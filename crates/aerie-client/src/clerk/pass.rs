@@ -1,0 +1,265 @@
+//! Passes: uses of held locks that do not change the state of the clerk.
+//!
+//! The clerk is *open* while no thread has a guard or waits for one, no lock is to be lowered, nothing is
+//! being shipped and the session lasts. A thread then gets a pass by one atomic step, and sees which locks
+//! the client holds.
+//!
+//! 1. While there is a pass, the client lowers no lock that the pass names, and ships nothing, until the
+//!    session ends.
+//! 2. Passes and guards exclude each other. Passes do not exclude each other: what the threads of a
+//!    client do under passes must be atomic by other means.
+//! 3. A thread that closes the clerk waits for the passes only, and no new ones are given meanwhile.
+
+use super::state::State;
+use super::{Clerk, Host, LockError};
+use crate::sync::{AtomicU64, Ordering};
+use aerie_proto::locks::{Access, LockId, Mode};
+use std::time::Duration;
+
+/// Locks that passes can name at a time.
+const SLOTS: usize = 64;
+/// A pass in the word of a gate.
+const PASS: u64 = 2;
+const OPEN: u64 = 1;
+
+/// The entrance for passes.
+pub(super) struct Gate {
+    /// [`PASS`] for each pass, and [`OPEN`].
+    word: AtomicU64,
+    /// Nanoseconds at which the lease ends; 0 after the end of the session.
+    end: AtomicU64,
+    /// Locks that the client holds. They change only while there are no passes, and none are given.
+    held: [Slot; SLOTS],
+}
+
+/// A lock, and the rights that it gives as bits; none in an empty slot.
+struct Slot {
+    lock: AtomicU64,
+    rights: AtomicU64,
+}
+
+/// The rights that a lock gives: the bit for reading, and one bit further that for writing.
+#[derive(Clone, Copy)]
+enum Right {
+    Object = 1,
+    Intent = 4,
+    Descendants = 16,
+}
+
+impl Right {
+    fn bit(self, access: Access) -> u64 {
+        (self as u64) << u32::from(access == Access::Exclusive)
+    }
+
+    fn all(mode: Mode) -> u64 {
+        let below = mode.covers();
+        let mut rights = 0;
+        for access in [Access::Shared, Access::Exclusive] {
+            let (object, intent) = (Mode::explicit(access), Mode::intent(access));
+            let has = [
+                (Self::Object, object.is_within(mode)),
+                (Self::Intent, intent.is_within(mode)),
+                (Self::Descendants, object.is_within(below)),
+            ];
+            let has = has.iter().filter(|(_, has)| *has);
+            rights |= has.fold(0, |bits, (right, _)| bits | right.bit(access));
+        }
+        rights
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        let slot = |_| Slot {
+            lock: AtomicU64::new(0),
+            rights: AtomicU64::new(0),
+        };
+        Self {
+            word: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            held: std::array::from_fn(slot),
+        }
+    }
+}
+
+impl Gate {
+    pub(super) fn has_passes(&self) -> bool {
+        self.word.load(Ordering::Acquire) >= PASS
+    }
+
+    fn open(&self, end: Duration) {
+        self.end.store(nanoseconds(end), Ordering::Relaxed);
+        self.word.fetch_or(OPEN, Ordering::Release);
+    }
+
+    fn close(&self, has_ended: bool) {
+        if has_ended {
+            self.end.store(0, Ordering::Relaxed);
+        }
+        self.word.fetch_and(!OPEN, Ordering::AcqRel);
+    }
+
+    fn enter(&self) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word & OPEN != 0 {
+            let (next, order) = (word + PASS, Ordering::Acquire);
+            match self
+                .word
+                .compare_exchange_weak(word, next, order, Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Returns whether somebody may wait for the end of the last pass.
+    fn leave(&self) -> bool {
+        self.word.fetch_sub(PASS, Ordering::Release) == PASS
+    }
+
+    fn slot(&self, lock: LockId) -> &Slot {
+        let hash = lock.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.held[hash as usize % SLOTS]
+    }
+
+    fn has(&self, lock: LockId, right: u64) -> bool {
+        let slot = self.slot(lock);
+        slot.lock.load(Ordering::Relaxed) == lock.0
+            && slot.rights.load(Ordering::Relaxed) & right == right
+    }
+
+    /// Names a lock to passes. The gate is closed.
+    fn publish(&self, lock: LockId, mode: Mode) {
+        let slot = self.slot(lock);
+        slot.lock.store(lock.0, Ordering::Relaxed);
+        slot.rights.store(Right::all(mode), Ordering::Relaxed);
+    }
+
+    /// Removes a lock that was lowered. The gate is closed.
+    pub(super) fn forget(&self, lock: LockId) {
+        if self.slot(lock).lock.load(Ordering::Relaxed) == lock.0 {
+            self.slot(lock).rights.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Names the locks of an owner that leaves, for the next passes.
+    pub(super) fn publish_used(&self, state: &State, owner: u64) {
+        if !self.has_passes() {
+            let used = state.modes_of(owner);
+            used.for_each(|(lock, mode)| self.publish(lock, mode));
+        }
+    }
+}
+
+/// A use of the locks that the client holds.
+#[must_use = "the pass ends at once"]
+pub struct Pass<'a, H: Host>(&'a Clerk<H>);
+
+impl<H: Host> Clerk<H> {
+    /// Gives a pass, if the clerk is open. The thread must not wait for a guard or for
+    /// [`quietly`](Self::quietly) while it has one.
+    pub fn pass(&self) -> Option<Pass<'_, H>> {
+        self.gate.enter().then(|| Pass(self))
+    }
+
+    /// Ships while there are no passes. The thread may have a guard, and no pass.
+    pub fn quietly<T>(&self, ship: impl FnOnce() -> T) -> T {
+        let mut state = self.state.lock();
+        state.shipping += 1;
+        self.settle(&state);
+        while self.gate.has_passes() {
+            state = self.changed.wait(state);
+        }
+        drop(state);
+        let shipped = ship();
+        let mut state = self.state.lock();
+        state.shipping -= 1;
+        self.advance(&mut state);
+        shipped
+    }
+
+    /// Opens or closes the gate.
+    pub(super) fn settle(&self, state: &State) {
+        match state.is_calm() {
+            true => self.gate.open(state.renewed.saturating_add(state.lease)),
+            false => self.gate.close(state.has_ended()),
+        }
+    }
+}
+
+impl<H: Host> Pass<'_, H> {
+    /// Whether the locks that the client holds permit access to an object. `above` returns the only
+    /// collection with an object, and `None` if it is unknown, or there are several.
+    ///
+    /// A collection is permitted to be changed together with its members only.
+    pub fn permits(
+        &self,
+        object: LockId,
+        access: Access,
+        is_collection: bool,
+        above: impl Fn(LockId) -> Option<LockId>,
+    ) -> bool {
+        let has = |lock, right: Right| self.0.gate.has(lock, right.bit(access));
+        let is_whole = !is_collection || access == Access::Shared;
+        let mut is_held =
+            has(object, Right::Object) && (is_whole || has(object, Right::Descendants));
+        let mut at = object;
+        while let Some(collection) = above(at) {
+            if has(collection, Right::Descendants) {
+                return true;
+            }
+            is_held = is_held && has(collection, Right::Intent);
+            at = collection;
+        }
+        is_held
+    }
+
+    /// Ends the pass.
+    ///
+    /// # Errors
+    /// [`LockError::Removed`] if the session has ended meanwhile: what was read is not valid.
+    pub fn release(self) -> Result<(), LockError> {
+        let clerk = self.0;
+        let is_late = nanoseconds(clerk.host.now()) >= clerk.gate.end.load(Ordering::Relaxed);
+        drop(self);
+        if !is_late {
+            return Ok(());
+        }
+        let mut state = clerk.state.lock();
+        clerk.advance(&mut state);
+        state
+            .ended
+            .map_or(Ok(()), |end| Err(LockError::Removed(end)))
+    }
+}
+
+impl<H: Host> Drop for Pass<'_, H> {
+    fn drop(&mut self) {
+        if self.0.gate.leave() {
+            // A thread that has found this pass waits now, or has yet to look.
+            drop(self.0.state.lock());
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl State {
+    /// Whether passes can be given.
+    fn is_calm(&self) -> bool {
+        let is_used = !self.owners.is_empty() || self.shipping > 0;
+        self.epoch.is_some() && !self.has_ended() && !self.has_targets && !is_used
+    }
+
+    /// The locks on the paths of an owner, and how far the client holds them.
+    fn modes_of(&self, owner: u64) -> impl Iterator<Item = (LockId, Mode)> {
+        let steps = self.owners.get(&owner).into_iter();
+        let locks = steps.flat_map(|owner| owner.steps.iter().map(|step| step.lock));
+        locks.filter_map(|lock| Some((lock, self.entries.get(&lock)?.effective())))
+    }
+}
