@@ -9,6 +9,7 @@
 //! - `clerk`: caches locks of the service, and gives them to the threads of a client.
 //! - `plan`: the locks that each call needs.
 //! - `connection`: messages to and from the service.
+//! - `contended`: the files that other clients have needed lately.
 //! - `mapped`, `remote`: the file system of a client that maps the store, and of one that does not.
 //! - `client`: connects, and chooses between them.
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@
 pub mod clerk;
 mod client;
 mod connection;
+mod contended;
 mod mapped;
 pub mod plan;
 mod remote;

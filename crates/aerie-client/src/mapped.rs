@@ -10,11 +10,13 @@
 
 use crate::clerk::{Clerk, Host, LockError};
 use crate::connection::{Connection, Link};
+use crate::contended::Contended;
 use crate::plan::{Looked, Need, Tree, look_up_with_pass, membership_count, under, with_pass};
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
 use medium::MappedPmem;
+use pxfs::InPlace;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -45,6 +47,7 @@ type Overlay = aerie_objects::Overlay<Arc<MappedPmem>>;
 /// The client, for its clerk.
 struct Own {
     fs: Speculation,
+    contended: Contended,
 }
 
 /// The file system.
@@ -72,7 +75,8 @@ impl Host for Own {
         membership_count(self.fs.memory(), object)
     }
 
-    fn ship(&self, _: LockId) {
+    fn ship(&self, lock: LockId) {
+        self.contended.add(lock);
         // An error has ended the connection, and so the session.
         let _ = self.fs.ship(true);
     }
@@ -85,7 +89,10 @@ impl Mapped {
         period: Duration,
         batch_bytes: u64,
     ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
-        let own = Own { fs };
+        let own = Own {
+            fs,
+            contended: Contended::default(),
+        };
         let client = Arc::new(Self {
             clerk: Clerk::widening(own),
             batch_bytes,
@@ -384,6 +391,14 @@ impl FileSystem for Mapped {
     }
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        if self.clerk.host().contended.has(LockId(ino.0)) {
+            let write = |fs: &Speculation| fs.write_in_place(cx, ino, off, data);
+            match self.call(Need::Overwrite(ino), write)? {
+                InPlace::Impossible => {}
+                InPlace::Done => return Ok(data.len()),
+                InPlace::Touched => return self.ship().map(|()| data.len()),
+            }
+        }
         let need = Need::Inode(ino, Exclusive);
         self.change(need, |fs| fs.write(cx, ino, off, data))
     }

@@ -9,6 +9,8 @@
 //!
 //! - A change of a directory's entries locks the directory for its members, too, so that hierarchical
 //!   locks of other clients do not cover a new member at once.
+//! - A write in place that changes nothing but contents and times needs the file for reading, and the
+//!   exclusive lock of its *writer*, a name of its own: readers go on, and other writers wait.
 //! - A directory that moves is locked with all that is in it: the paths of its descendants change, and
 //!   two moves cannot make a loop.
 
@@ -44,6 +46,8 @@ pub enum Need<'a> {
     Rename(Name<'a>, Name<'a>),
     /// An inode that loses a reference.
     Unrefer(Ino),
+    /// A file whose contents are changed in place, beside readers.
+    Overwrite(Ino),
 }
 
 /// An object to lock.
@@ -57,6 +61,12 @@ struct Place {
 /// The objects to lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Plan(SmallVec<[Place; 2]>);
+
+/// The lock of the client that overwrites contents of a file in place. It is not the name of an object.
+fn writer(file: ObjectId) -> LockId {
+    const WRITER: u64 = 0x20;
+    LockId(file.to_bits() | WRITER)
+}
 
 /// The objects of a store, as a client sees them.
 pub struct Tree<'a, M> {
@@ -118,6 +128,10 @@ impl<M: Load> Tree<'_, M> {
             }
             // It has no collection, so that its lock is explicit.
             Need::Unrefer(ino) => inode(ino, Exclusive),
+            Need::Overwrite(ino) => self.object(ino).is_none_or(|file| {
+                let is_writer = || pass.permits(writer(file), Exclusive, false, |_| None);
+                permits(file, Exclusive) || permits(file, Shared) && is_writer()
+            }),
         }
     }
 
@@ -147,6 +161,14 @@ impl<M: Load> Tree<'_, M> {
                 self.inode(&mut plan, ino, Exclusive);
             }
             Need::Unrefer(_) => {}
+            Need::Overwrite(ino) => {
+                self.inode(&mut plan, ino, Shared);
+                plan.0.extend(self.object(ino).map(|file| Place {
+                    path: SmallVec::from_slice(&[writer(file)]),
+                    access: Exclusive,
+                    scope: Scope::Object,
+                }));
+            }
         }
         plan
     }

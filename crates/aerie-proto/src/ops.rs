@@ -276,6 +276,12 @@ pub enum Op<'a> {
         /// Number of holds.
         count: u64,
     },
+    /// Sets the times of change and modification of a file to the time of the operation, after a trusted
+    /// client has overwritten contents in place.
+    Touch {
+        /// The inode.
+        ino: Ino,
+    },
 }
 
 impl Op<'_> {
@@ -293,6 +299,7 @@ impl Op<'_> {
             | Op::SetXattr { ino, .. }
             | Op::RemoveXattr { ino, .. }
             | Op::Access { ino }
+            | Op::Touch { ino }
             | Op::Hold { ino }
             | Op::Release { ino, .. } => (*ino, None),
         };
@@ -602,6 +609,7 @@ mod tests {
             },
             Op::RemoveXattr { ino, name },
             Op::Access { ino },
+            Op::Touch { ino },
             Op::Hold { ino },
             Op::Release { ino, count: 3 },
         ]

@@ -434,6 +434,13 @@ impl<P: Pmem> Pxfs<P> {
                 }
                 Ok(Self::access(tx, by, inode.object)?.into())
             }
+            Op::Touch { ino } => {
+                if !session.is_trusted && !hit(Bug::StoredByAnyone) {
+                    let why = "the client may not store contents itself";
+                    return Err(refused(Errno::PERM, why));
+                }
+                Ok(self.touch_file(tx, by, ino)?.into())
+            }
             Op::Hold { ino } => Ok(Done::after(After::Hold(self.object(tx, ino)?))),
             Op::Release { ino, count } => {
                 let object = self.object(tx, ino)?;
@@ -532,7 +539,10 @@ fn kept<M: Load>(memory: &M, object: Option<ObjectId>) -> After {
 
 /// Whether the changes of an operation need a lock. Others are seen by nobody, or do not matter.
 fn is_covered(op: &Op<'_>) -> bool {
-    !matches!(op, Op::Access { .. } | Op::Release { .. })
+    !matches!(
+        op,
+        Op::Access { .. } | Op::Touch { .. } | Op::Release { .. }
+    )
 }
 
 /// Asks whether locks cover all changed objects that existed before.

@@ -123,6 +123,13 @@ impl<P: Pmem> Pxfs<P> {
         Ok(file)
     }
 
+    /// Sets the times of a file whose contents were overwritten.
+    pub(crate) fn touch_file(&self, tx: &mut Transaction<'_, P>, by: By<'_>, ino: Ino) -> Res<()> {
+        let mut file = self.inode(tx, ino)?;
+        must_be_regular(file.attr.kind, Errno::INVAL)?;
+        touch(tx, &mut file, by.now())
+    }
+
     pub(crate) fn allocate(
         &self,
         tx: &mut Transaction<'_, P>,

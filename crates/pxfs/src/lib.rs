@@ -43,5 +43,5 @@ pub use dump::{DumpError, dump};
 pub use fs::Pxfs;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use session::{Authority, Credentials, Session};
-pub use speculation::{Access, Host, Speculation};
+pub use speculation::{Access, Host, InPlace, Speculation};
 pub use system::PxfsSystem;

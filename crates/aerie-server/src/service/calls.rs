@@ -145,7 +145,8 @@ fn need<'a>(call: &Call<'a>) -> Option<Need<'a>> {
         | Op::Allocate { ino, .. }
         | Op::SetXattr { ino, .. }
         | Op::RemoveXattr { ino, .. }
-        | Op::Access { ino } => Need::Inode(ino, Exclusive),
+        | Op::Access { ino }
+        | Op::Touch { ino } => Need::Inode(ino, Exclusive),
         Op::Hold { ino } => Need::Inode(ino, Shared),
         Op::Release { ino, .. } => Need::Unrefer(ino),
     })

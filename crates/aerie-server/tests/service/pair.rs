@@ -8,7 +8,7 @@ use aerie_server::Limits;
 use oracle::script::{Op, Script, State, generate, run_op};
 use oracle::{ModelFs, Snapshot};
 use std::sync::Barrier;
-use vfs::{Ctx, Errno, FileSystem, Ino};
+use vfs::{Clock, Ctx, Errno, FileSystem, Ino, SystemClock};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("clients_see_each_others_changes_at_once", at_once),
@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "processes_see_each_others_changes_at_once",
         between_processes,
     ),
+    ("contents_are_overwritten_beside_readers", beside_readers),
     ("calls_in_turns_have_the_results_of_one_client", in_turns),
     ("calls_at_a_time_have_the_results_of_some_order", some_order),
     (
@@ -43,6 +44,35 @@ fn at_once() {
             contents(two, Ino::ROOT, &format!("other {n}")),
             Err(Errno::NOENT)
         );
+    }
+    drop(clients);
+    service.stop();
+    world.check();
+}
+
+/// Both clients have the file for reading, and overwrite it in turns. Contents and times are those of the
+/// last write that has returned.
+fn beside_readers() {
+    let world = World::new();
+    let service = world.serve(Limits::default());
+    let clients = [world.lazy_client(), world.lazy_client()];
+    let (cx, clock) = (&Ctx::root(), SystemClock);
+    make(&clients[0], Ino::ROOT, "file", &[0; 5000]);
+    let found = |client: &Client| client.lookup(cx, Ino::ROOT, b"file").unwrap();
+    let file = found(&clients[0]).ino;
+    found(&clients[1]);
+    for n in 0..200 {
+        let (writer, reader) = (&clients[n / 10 % 2], &clients[1 - n / 10 % 2]);
+        let (contents, before) = ([n as u8; 5000], clock.now());
+        assert_eq!(writer.write(cx, file, 0, &contents), Ok(contents.len()));
+        for client in [reader, writer] {
+            let mut read = [0; 5000];
+            client.read(cx, file, 0, &mut read).unwrap();
+            assert_eq!(read, contents);
+            let times = client.getattr(cx, file).unwrap();
+            assert!(before <= times.mtime && times.mtime <= clock.now());
+            assert_eq!(times.mtime, times.ctime);
+        }
     }
     drop(clients);
     service.stop();

@@ -17,6 +17,8 @@
 mod calls;
 mod write;
 
+pub use write::InPlace;
+
 use crate::error::{Fault, Res};
 use crate::fs::{By, Pxfs};
 use crate::inode::{self, Inode};

@@ -9,6 +9,17 @@ use aerie_proto::ops::{Data, Op};
 use medium::Pmem;
 use vfs::{Ctx, Ino, OpenFlags, Result, perm};
 
+/// The outcome of a write in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlace {
+    /// More than contents and times would change. Nothing has changed.
+    Impossible,
+    /// Contents have changed.
+    Done,
+    /// The times have changed, too. Others see them when the change was shipped.
+    Touched,
+}
+
 impl<P: Pmem, H: Host> Speculation<P, H> {
     pub(super) fn write_all(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         let len = data.len() as u64;
@@ -19,6 +30,27 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             self.write_part(cx, ino, off + (n * PART) as u64, part)?;
         }
         Ok(data.len())
+    }
+
+    /// Writes in place, if nothing but contents and times changes. Others may read the file meanwhile: each
+    /// aligned word of 8 bytes is old or new.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn write_in_place(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<InPlace> {
+        if !self.is_trusted || self.access != Access::ReadWrite || data.len() > PART {
+            return Ok(InPlace::Impossible);
+        }
+        let written = self.overwrite(cx, ino, off, data, true)?;
+        if written == InPlace::Touched {
+            let _gate = self.fs.gate.write();
+            self.record(
+                cx,
+                |tx, by| self.fs.touch_file(tx, by, ino),
+                |_, ()| Op::Touch { ino },
+            )?;
+        }
+        Ok(written)
     }
 
     /// Opens a file for writing at the service, if that must be.
@@ -32,7 +64,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
 
     fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<()> {
         let is_direct = self.access == Access::ReadWrite;
-        if is_direct && self.overwrite(cx, ino, off, data)? {
+        if is_direct && self.overwrite(cx, ino, off, data, false)? == InPlace::Done {
             return Ok(());
         }
         let _gate = self.fs.gate.write();
@@ -51,20 +83,31 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         )
     }
 
-    /// Writes in place, if nothing but contents changes.
-    fn overwrite(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<bool> {
+    /// Writes in place, if nothing but contents changes, and the times if they `may_change`.
+    fn overwrite(
+        &self,
+        cx: &Ctx,
+        ino: Ino,
+        off: u64,
+        data: &[u8],
+        may_change: bool,
+    ) -> Result<InPlace> {
         self.fs.shared(|| {
             let now = self.fs.clock.now();
             let file = self.fs.may_write(ino, off, data.len() as u64)?;
             let attr = &file.attr;
             let is_same = off + data.len() as u64 <= attr.size
-                && (attr.mtime, attr.ctime) == (now, now)
                 && perm::perm_after_write(cx, attr) == attr.perm;
-            if !is_same || self.missing(&file, off, data.len())? != Some(0) {
-                return Ok(false);
+            let is_touched = (attr.mtime, attr.ctime) != (now, now);
+            let is_possible = is_same && (may_change || !is_touched);
+            if !is_possible || self.missing(&file, off, data.len())? != Some(0) {
+                return Ok(InPlace::Impossible);
             }
             self.store(&file, off, data, &[])?;
-            Ok(true)
+            Ok(match is_touched {
+                true => InPlace::Touched,
+                false => InPlace::Done,
+            })
         })
     }
 

@@ -200,7 +200,10 @@ fn pages_are_reserved() -> Result<(), String> {
     let flags = OpenFlags::WRITE;
     world.op(Op::Open { ino: file, flags })?;
     refused(world.op(stored(file, 0, 100, &[page])), "may not store")?;
+    refused(world.op(Op::Touch { ino: file }), "may not store")?;
     world.session.is_trusted = true;
+    world.op(Op::Touch { ino: file })?;
+    refused(world.op(Op::Touch { ino: world.own }), "directory")?;
     let memory = world.service.store.memory();
     let used = aerie_objects::page(memory, world.object(world.foreign), 0);
     let used = used.unwrap().unwrap();
