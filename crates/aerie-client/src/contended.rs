@@ -1,10 +1,10 @@
 //! Files that other clients have needed lately. Their contents are overwritten beside readers.
 
 use aerie_proto::locks::LockId;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use vfs::sync::Mutex;
 
 /// A file counts for this time after a lock of it was lowered.
 const CONTENTION: Duration = Duration::from_secs(1);
