@@ -499,8 +499,8 @@ impl View {
             _ => true,
         };
         if let Some(latest) = self.latest.take_if(|_| is_mirrored) {
-            // The tables above a chain that has a copy stay, or the copy goes.
-            let mut kept = latest.kept.into_iter();
+            // The tables above a chain that has a copy stay, or the copy is freed.
+            let kept = latest.kept.into_iter();
             match self.slot {
                 Some(_) => kept.for_each(|hash| self.copies.forget(hash)),
                 None => self.copies = Copies::default(),
