@@ -59,7 +59,7 @@ impl<'a, M: Medium> Worker<'a, M> {
                 made: Vec::new(),
             },
             tally: Tally::default(),
-            shrinks: true,
+            shrinks: options.shrunk > 0,
         }
     }
 
@@ -137,9 +137,6 @@ impl<'a, M: Medium> Worker<'a, M> {
         })
     }
 }
-
-/// Failures whose scripts are made shorter.
-const SHRUNK: u64 = 10;
 
 /// Longest time spent on making one failure's script shorter.
 const SHRINK_TIME: Duration = Duration::from_secs(10);
@@ -245,7 +242,7 @@ fn drain<'a, M: Medium>(
         let ops = from.crashed(&script);
         if let Some(failure) = worker.trial(from.tree(), *setting, &script, ops)? {
             let earlier = shared.violations.fetch_add(1, Relaxed);
-            worker.shrinks = earlier < SHRUNK;
+            worker.shrinks = earlier < options.shrunk;
             let report = worker.report(from, *setting, &script, &failure);
             shared.failures.lock().push((at, report));
         }

@@ -47,6 +47,8 @@ pub struct Options {
     pub time_limit: Option<Duration>,
     /// Number of failures after which no further script starts.
     pub max_failures: usize,
+    /// Failures whose scripts are made shorter, the first ones.
+    pub shrunk: u64,
     /// Threads; one is the caller's own.
     pub threads: usize,
 }
@@ -73,6 +75,7 @@ impl Default for Options {
             recovery_depth: 1,
             time_limit: None,
             max_failures: 10,
+            shrunk: 10,
             threads: 2,
         }
     }
@@ -163,7 +166,7 @@ pub struct FailureReport {
     pub tree: Tree,
     /// The script, one operation per line.
     pub script: String,
-    /// A shorter one that fails in the same way.
+    /// A shorter one that fails in the same way, or the same ([`Options::shrunk`]).
     pub shrunk: String,
 }
 

@@ -17,7 +17,11 @@ const SCRIPT: &str = "
 ";
 
 fn find(bug: BlockBug, script: &str) -> Option<FailureReport> {
-    let found = explore_script(&BlockToy(bug), script, &Options::default());
+    let options = Options {
+        shrunk: 0,
+        ..Options::default()
+    };
+    let found = explore_script(&BlockToy(bug), script, &options);
     found.expect("the toy can be set up")
 }
 

@@ -58,6 +58,7 @@ fn explored(bug: Bug, script: &str, on: On) -> Option<FailureReport> {
     let options = Options {
         states_per_point: 16,
         samples: 16,
+        shrunk: 0,
         ..Options::default()
     };
     let found = match on {

@@ -25,6 +25,7 @@ fn explore_script_of(bug: ToyBug, model: PersistModel, script: &str) -> Option<F
     let options = Options {
         model,
         states_per_point: 512,
+        shrunk: 0,
         ..Options::default()
     };
     explore_script(&Toy(bug), script, &options).expect("the toy can be set up")
@@ -95,7 +96,8 @@ fn torn_write_breaks_the_single_switch() {
 
 #[test]
 fn scripts_of_failures_are_shrunk() {
-    let report = explore(ToyBug::LinksForgotten, PersistModel::Words).unwrap();
+    let found = explore_script(&Toy(ToyBug::LinksForgotten), SCRIPT, &Options::default());
+    let report = found.unwrap().unwrap();
     let ops: Vec<&str> = report.shrunk.lines().collect();
     assert_eq!(ops.len(), 3, "{}", report.shrunk);
     assert!(ops[2].starts_with("link"), "{}", report.shrunk);

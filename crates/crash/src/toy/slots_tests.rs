@@ -39,6 +39,7 @@ fn explored(kind: Kind, bug: Bug, on: On) -> Option<FailureReport> {
     let options = Options {
         states_per_point: 32,
         samples: 48,
+        shrunk: 0,
         ..Options::default()
     };
     let found = match on {

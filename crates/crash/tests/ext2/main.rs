@@ -174,7 +174,11 @@ fn two_explorations_of_one_script_visit_the_same_states() {
 /// The control: without any order, the explorer finds states that soft updates never leave.
 #[test]
 fn without_order_the_checker_finds_damage() {
-    let outcome = run(&Ext2System::new(Mode::Async), &singles());
+    let options = Options {
+        shrunk: 0,
+        ..singles()
+    };
+    let outcome = run(&Ext2System::new(Mode::Async), &options);
     assert!(outcome.violations > 0);
     let by_checker = |f: &crash::FailureReport| f.what.starts_with("checker before recovery");
     assert!(outcome.failures.iter().any(by_checker));

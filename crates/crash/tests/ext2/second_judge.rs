@@ -148,6 +148,7 @@ fn judged(mode: Mode, scripts: Option<u64>, every: u64, most: u64) -> Option<(u6
         threads: 1,
         sample: scripts,
         max_failures: usize::MAX,
+        shrunk: 0,
         states_per_point: 64,
         samples: 16,
         ..singles()

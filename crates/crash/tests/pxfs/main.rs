@@ -111,6 +111,7 @@ fn a_replay_of_a_log_that_is_not_durable_is_found() {
         lives: 2,
         threads: 1,
         max_failures: 1,
+        shrunk: 0,
         ..options(PersistModel::Words)
     };
     is_found(Bug::ReplayBeforeLog, &options);
@@ -140,6 +141,7 @@ fn seeded_bugs_are_found() {
             ops: 1,
             threads: 1,
             max_failures: 1,
+            shrunk: 0,
             ..options(PersistModel::Words)
         };
         is_found(bug, &options);

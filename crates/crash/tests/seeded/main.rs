@@ -23,6 +23,7 @@ fn options(model: PersistModel) -> Options {
         singles: vec![Tree::Crowded],
         model,
         max_failures: 1,
+        shrunk: 0,
         ..Options::default()
     }
 }

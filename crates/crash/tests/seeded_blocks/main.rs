@@ -23,6 +23,7 @@ fn options() -> Options {
     Options {
         ops: 1,
         max_failures: 1,
+        shrunk: 0,
         threads: 1,
         states_per_point: 64,
         samples: 16,

@@ -27,6 +27,7 @@ fn options(model: PersistModel) -> Options {
         states_per_point: 256,
         samples: 16,
         max_failures: 1,
+        shrunk: 0,
         ..Options::default()
     }
 }
