@@ -27,6 +27,15 @@ pub fn recover<F: Mountable>(
     external: Option<&Arc<dyn BlockDevice>>,
     read_only: bool,
 ) -> Result<Arc<dyn BlockDevice>, MountError> {
+    Ok(recovered::<F>(disk, external, read_only)?.0)
+}
+
+/// [`recover`], with the place of the journal in the image if it was replayed.
+pub(super) fn recovered<F: Mountable>(
+    disk: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+    read_only: bool,
+) -> Result<(Arc<dyn BlockDevice>, Option<LogBlocks>), MountError> {
     let sup = F::superblock(&**disk)?;
     if sup.has_journal && external.is_some() {
         return Err(MountError::LogInside);
@@ -35,7 +44,7 @@ pub fn recover<F: Mountable>(
         flush_all([Some(disk), external])?;
     }
     if !sup.needs_replay {
-        return Ok(disk.clone());
+        return Ok((disk.clone(), None));
     }
     let usable = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
         if read_only {
@@ -58,15 +67,19 @@ pub fn recover<F: Mountable>(
         tracing::info!("journal: {} transactions replayed", done.transactions);
     }
     F::set_needs_replay(&*disk, false)?;
-    Ok(disk)
+    Ok((disk, external.is_none().then_some(place)))
 }
 
-/// Prepares an empty log. Returns its place.
+/// Prepares an empty log. Returns its place, which is known of a log in the image that was replayed.
 pub(super) fn prepare_log<F: Mountable>(
     disk: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
+    known: Option<LogBlocks>,
     options: &MountOptions,
 ) -> Result<LogBlocks, MountError> {
+    if let Some(known) = known {
+        return Ok(known);
+    }
     let sup = F::superblock(&**disk)?;
     if let Some(log) = external {
         let place = whole(log.geometry());

@@ -19,7 +19,7 @@ pub use guarantees::guarantees;
 pub use journals::recover;
 
 use crate::{BlockFs, BlockFsOptions, Format, FormatError, OnError};
-use journals::{belongs_to, prepare_log};
+use journals::{belongs_to, prepare_log, recovered};
 use medium::block::{BlockDevice, Lba};
 use patch::journal::{LogBlocks, Seconds};
 use patch::partition::PartitionError;
@@ -199,10 +199,13 @@ pub fn mount<F: Mountable>(
     if let Some(log) = &log {
         belongs_to(log, F::superblock(&*disk)?.uuid)?;
     }
-    let disk = recover::<F>(&disk, log.as_ref(), options.read_only)?;
+    let (disk, known) = recovered::<F>(&disk, log.as_ref(), options.read_only)?;
     let log_number = u8::from(log.is_some());
     let place = match is_journaled {
-        true => Some((log_number, prepare_log::<F>(&disk, log.as_ref(), options)?)),
+        true => Some((
+            log_number,
+            prepare_log::<F>(&disk, log.as_ref(), known, options)?,
+        )),
         false => None,
     };
     let devices = std::iter::once(disk.clone()).chain(log).collect();
