@@ -174,7 +174,8 @@ fn changes_of_the_image_as_a_whole() {
 }
 
 /// Each step of a round is shared, down to its smallest part. A recording has the stores of all
-/// threads as those of one: power cuts test the fences of each (`crates/soupfs/tests/threads.rs`).
+/// threads as those of one: power cuts test the fences of each
+/// (`crates/soupfs/tests/behaviour/threads.rs`).
 #[test]
 fn several_persisters_share_each_round() {
     let system = SoupSystem {

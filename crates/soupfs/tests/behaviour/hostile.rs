@@ -1,7 +1,7 @@
 //! Damaged images. A word of the metadata is changed, then the image is checked, repaired, opened and
 //! used. None of these may panic, hang or read forever.
 
-#[path = "../../bpfs/tests/hostile/workload.rs"]
+#[path = "../../../bpfs/tests/behaviour/hostile/workload.rs"]
 mod workload;
 
 use fastrand::Rng;
