@@ -8,6 +8,7 @@ SBINDIR ?= $(PREFIX)/sbin
 DATADIR ?= $(PREFIX)/share
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+UNITDIR ?= $(LIBDIR)/systemd/system
 
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
@@ -23,7 +24,7 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites suites-bpfs suites-others bench cases cases-test cases-explore memcached memcached-test memcached-bench openldap openldap-test openldap-bench install uninstall need-build need-mount
+.PHONY: help build build-c install-c build-pg install-pg build-sqlite install-sqlite demo docs test test-full lint unit suites suites-bpfs suites-others bench cases cases-test cases-explore memcached memcached-test memcached-bench openldap openldap-test openldap-bench install install-unit uninstall need-build need-mount
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +146,13 @@ install: $(RELEASE) ## install under PREFIX (default /usr/local), honours DESTDI
 	$(RELEASE) completions bash >$(DESTDIR)$(DATADIR)/bash-completion/completions/selvedge
 	$(RELEASE) completions zsh >$(DESTDIR)$(DATADIR)/zsh/site-functions/_selvedge
 	$(RELEASE) completions fish >$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/selvedge.fish
+	@$(MAKE) --no-print-directory install-unit
+
+UNIT := selvedge-serve@.service
+
+install-unit: # a service of systemd for each image
+	install -d $(DESTDIR)$(UNITDIR)
+	sed 's|@BINDIR@|$(BINDIR)|' crates/cli/$(UNIT).in >$(DESTDIR)$(UNITDIR)/$(UNIT)
 
 CAPI := crates/capi
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -205,6 +213,7 @@ uninstall: ## remove what install, install-c, install-pg and install-sqlite put 
 	  $(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc $(DESTDIR)$(INCLUDEDIR)/selvedge.h \
 	  $(DESTDIR)$(INCLUDEDIR)/selvedge.ld
 	rm -rf $(DESTDIR)$(INCLUDEDIR)/selvedge
+	rm -f $(DESTDIR)$(UNITDIR)/$(UNIT)
 	rm -f $(DESTDIR)$(BINDIR)/selvedge $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 	rm -f $(DESTDIR)$(DATADIR)/man/man8/selvedge*.8 \
 	  $(DESTDIR)$(DATADIR)/bash-completion/completions/selvedge \

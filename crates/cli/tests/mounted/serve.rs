@@ -1,9 +1,10 @@
 //! Services of images, and mounts of their clients.
 
-use crate::fixture::{Fixture, Server, run, selvedge, stderr, stdout, wait_for};
+use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// An image of PXFS and its service.
 pub(crate) fn served(args: &[&str]) -> (Fixture, Server) {
@@ -128,4 +129,25 @@ fn what_cannot_be_served_is_refused() {
     let bpfs = Fixture::with_image();
     let refused = run(1, &["serve", bpfs.image_str(), "--socket", socket(&bpfs)]);
     assert!(stderr(&refused).contains("bpfs"), "{}", stderr(&refused));
+}
+
+#[test]
+fn the_unit_of_systemd_is_valid() {
+    let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else {
+        return skip::test("systemd-analyze is not installed");
+    };
+    assert!(version.status.success());
+    let units = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_selvedge"));
+    let mut make = Command::new("make");
+    make.args(["-C", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")]);
+    make.args(["--no-print-directory", "install-unit"]);
+    make.arg(format!("UNITDIR={}", units.path().display()));
+    make.arg(format!("BINDIR={}", program.parent().unwrap().display()));
+    finish(0, &mut make);
+    let unit = units.path().join("selvedge-serve@.service");
+    let mut verify = Command::new("systemd-analyze");
+    // An unknown directive is a warning.
+    let output = finish(0, verify.args(["verify", "--man=no"]).arg(unit));
+    assert_eq!(stderr(&output), "");
 }
