@@ -36,6 +36,11 @@ pub enum Need<'a> {
     Inode(Ino, Access),
     /// A name and the attributes of its inode.
     Lookup(Name<'a>),
+    /// The contents of a file with this name, or that there is none. A name is removed under the lock of its
+    /// file, too, so that the one of the directory is not needed if there is a file.
+    Value(Name<'a>),
+    /// The contents of a file with this name, which is made if there is none.
+    Put(Name<'a>),
     /// A new name of a new inode.
     Make(Name<'a>),
     /// A new name of an inode.
@@ -145,6 +150,8 @@ impl<M: Load> Tree<'_, M> {
                     self.add(&mut plan, found, Shared);
                 }
             }
+            Need::Value(name) => self.value(&mut plan, name, Shared),
+            Need::Put(name) => self.value(&mut plan, name, Exclusive),
             Need::Make(name) => self.inode(&mut plan, name.dir, Exclusive),
             Need::Link(ino, name) => {
                 self.inode(&mut plan, name.dir, Exclusive);
@@ -171,6 +178,13 @@ impl<M: Load> Tree<'_, M> {
             }
         }
         plan
+    }
+
+    fn value(&self, plan: &mut Plan, name: Name<'_>, access: Access) {
+        match self.find(name) {
+            Some(found) => self.add(plan, found, access),
+            None => self.inode(plan, name.dir, access),
+        }
     }
 
     fn rename(&self, plan: &mut Plan, from: Name<'_>, to: Name<'_>) {

@@ -64,7 +64,7 @@ pub use load::Load;
 pub use overlay::Overlay;
 pub use reading::collection::{Listed, entries, list, lookup};
 pub use reading::object::{
-    Header, generation, header, is_inside, members, own, pages, parent, size, stable,
+    Header, generation, header, is_inside, members, own, pages, parent, size, stable, version,
 };
 pub use reading::tree::{next_page, page};
 pub use reserve::{NewObject, Reserve};

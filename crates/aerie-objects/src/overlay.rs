@@ -99,6 +99,15 @@ impl<P: Pmem> Overlay<P> {
         page >= self.private || self.slot(page).is_some()
     }
 
+    /// Whether the word at this offset is in a private line.
+    pub fn is_private_word(&self, off: u64) -> bool {
+        let word = (off % PAGE / WORD_BYTES) as usize;
+        off >= self.private
+            || self
+                .slot(off / PAGE * PAGE)
+                .is_some_and(|slot| slot.has(word))
+    }
+
     /// Bytes of memory that private changes take.
     pub fn used_bytes(&self) -> u64 {
         self.used.lock().len() as u64 * PAGE

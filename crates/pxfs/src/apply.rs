@@ -6,10 +6,11 @@
 //! - A crash leaves a prefix of the accepted operations. All of them are durable when
 //!   [`Pxfs::apply`] returns.
 
-use crate::error::Fault;
+use crate::error::{Fault, Res};
 use crate::fs::{By, Moment, Pxfs};
 use crate::seeded::{Bug, hit};
 use crate::session::{Authority, Session};
+use crate::values::Put;
 use aerie_objects::{
     Error, Kind, Load, Mark, NewObject, ObjectId, Reserve, Transaction, generation, own, parent,
 };
@@ -118,6 +119,51 @@ impl Taken {
         self.pages
             .into_iter()
             .for_each(|page| reserve.put_page(page));
+    }
+}
+
+/// Takes the pages whose contents a client has stored, which must be trusted.
+fn take_stored(session: &mut Session, chosen: &[u64], taken: &mut Taken) -> Run<()> {
+    if !session.is_trusted && !hit(Bug::StoredByAnyone) {
+        let why = "the client may not store contents itself";
+        return Err(refused(Errno::PERM, why));
+    }
+    taken.pages(&mut session.reserve, chosen)
+}
+
+/// The pages that a client has chosen, for those that a file needs.
+struct Chosen<'a> {
+    left: std::slice::Iter<'a, u64>,
+    is_short: bool,
+}
+
+impl<'a> Chosen<'a> {
+    fn new(pages: &'a [u64]) -> Self {
+        let left = pages.iter();
+        let is_short = false;
+        Self { left, is_short }
+    }
+
+    fn next(&mut self) -> std::result::Result<u64, Errno> {
+        let page = self.left.next().copied();
+        self.is_short |= page.is_none();
+        page.ok_or(Errno::INVAL)
+    }
+
+    /// The result of a change, which must have needed all of them and no more.
+    fn used<T>(&self, done: Res<T>) -> Run<T> {
+        let wrong = || {
+            let why = "the pages of the write are not those that the file needs";
+            refused(Errno::INVAL, why)
+        };
+        if self.is_short {
+            return Err(wrong());
+        }
+        let done = done?;
+        match self.left.len() {
+            0 => Ok(done),
+            _ => Err(wrong()),
+        }
     }
 }
 
@@ -307,6 +353,21 @@ impl<P: Pmem> Pxfs<P> {
                 self.must_be_open(session, self.object(tx, ino)?, OpenFlags::WRITE)?;
                 self.run_write(tx, session, by, (ino, off), data, taken)
             }
+            Op::Put {
+                at,
+                mode,
+                ref data,
+                object,
+                condition,
+            } => {
+                let put = Put {
+                    at: at.into(),
+                    mode,
+                    len: data.len(),
+                    condition,
+                };
+                self.run_put(tx, session, by, (put, data), object, taken)
+            }
             Op::Allocate {
                 ino,
                 kind,
@@ -336,25 +397,38 @@ impl<P: Pmem> Pxfs<P> {
             Data::Bytes(bytes) => return Ok(self.write_bytes(tx, by, ino, off, bytes)?.into()),
             Data::Stored { len, pages } => (*len, pages),
         };
-        if !session.is_trusted && !hit(Bug::StoredByAnyone) {
-            let why = "the client may not store contents itself";
-            return Err(refused(Errno::PERM, why));
-        }
-        taken.pages(&mut session.reserve, chosen)?;
-        let mut pages = chosen.iter();
-        let mut is_short = false;
+        take_stored(session, chosen, taken)?;
+        let mut pages = Chosen::new(chosen);
         let written = self.write_stored(tx, by, ino, off, len, |tx, file, index| {
-            let page = pages.next();
-            is_short |= page.is_none();
-            Ok(tx.add_page_at(file, index, *page.ok_or(Errno::INVAL)?)?)
+            Ok(tx.add_page_at(file, index, pages.next()?)?)
         });
-        if !is_short {
-            written?;
-        }
-        if is_short || pages.next().is_some() {
-            let why = "the pages of the write are not those that the file needs";
-            return Err(refused(Errno::INVAL, why));
-        }
+        pages.used(written)?;
+        Ok(().into())
+    }
+
+    fn run_put(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        session: &mut Session,
+        by: By<'_>,
+        (put, data): (Put<'_>, &Data<'_>),
+        object: Option<ObjectId>,
+        taken: &mut Taken,
+    ) -> Run<Done> {
+        let new = taken.object(&mut session.reserve, object, Kind::MFile)?;
+        let chosen = match data {
+            Data::Bytes(value) => {
+                self.put_bytes(tx, by, put, new, value)?;
+                return Ok(().into());
+            }
+            Data::Stored { pages, .. } => pages,
+        };
+        take_stored(session, chosen, taken)?;
+        let mut pages = Chosen::new(chosen);
+        let done = self.put_value(tx, by, put, new, |tx, file, index| {
+            Ok(tx.add_page_at(file, index, pages.next()?)?)
+        });
+        pages.used(done)?;
         Ok(().into())
     }
 

@@ -37,20 +37,9 @@ impl<P: Pmem> Pxfs<P> {
         let file = self.inode(self.store.memory(), ino)?;
         must_be_regular(file.attr.kind, Errno::INVAL)?;
         let len = file.attr.size.saturating_sub(off).min(buf.len() as u64) as usize;
-        self.read_bytes(&file, off, &mut buf[..len])?;
-        Ok((len, file))
-    }
-
-    fn read_bytes(&self, file: &Inode, off: u64, buf: &mut [u8]) -> Res<()> {
         let memory = self.store.memory();
-        for (index, within, part) in parts(off, buf.len()) {
-            match page(memory, file.object, index)? {
-                Some(page) => Pmem::read(memory, page + within, &mut buf[part])
-                    .map_err(aerie_objects::Error::from)?,
-                None => buf[part].fill(0),
-            }
-        }
-        Ok(())
+        read_bytes(memory, memory, &file, off, &mut buf[..len])?;
+        Ok((len, file))
     }
 
     /// Reads the target of a symbolic link. Also returns the inode.
@@ -60,7 +49,8 @@ impl<P: Pmem> Pxfs<P> {
             return Err(Errno::INVAL.into());
         }
         let mut target = vec![0; link.attr.size.min(PAGE) as usize];
-        self.read_bytes(&link, 0, &mut target)?;
+        let memory = self.store.memory();
+        read_bytes(memory, memory, &link, 0, &mut target)?;
         Ok((target, link))
     }
 
@@ -180,6 +170,24 @@ impl<P: Pmem> Pxfs<P> {
             }
         }
     }
+}
+
+/// Copies bytes of a file, whose pages are those of `tree`.
+pub(crate) fn read_bytes<M: Load + ?Sized, P: Pmem>(
+    tree: &M,
+    memory: &P,
+    file: &Inode,
+    off: u64,
+    buf: &mut [u8],
+) -> Res<()> {
+    for (index, within, part) in parts(off, buf.len()) {
+        match page(tree, file.object, index)? {
+            Some(page) => Pmem::read(memory, page + within, &mut buf[part])
+                .map_err(aerie_objects::Error::from)?,
+            None => buf[part].fill(0),
+        }
+    }
+    Ok(())
 }
 
 /// Changes bytes of a page, which gets the place of the old one.

@@ -35,6 +35,7 @@ mod speculation;
 mod system;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use calls::guarantees;
 pub use check::check;
@@ -45,3 +46,4 @@ pub use mkfs::{MkfsOptions, mkfs};
 pub use session::{Authority, Credentials, Session};
 pub use speculation::{Access, Host, InPlace, Speculation};
 pub use system::PxfsSystem;
+pub use values::Value;

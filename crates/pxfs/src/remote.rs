@@ -8,10 +8,11 @@ use crate::error::Fault;
 use crate::fs::Pxfs;
 use crate::inode::Inode;
 use crate::session::Session;
-use aerie_objects::ObjectId;
+use crate::values::Value;
+use aerie_objects::{ObjectId, generation, version};
 use aerie_proto::ops::{Call, Entry, Op, Operation, REPLY_MAX, Read, Reply};
 use medium::Pmem;
-use vfs::{Cookie, Ctx, FileSystem, Ino, OpenFlags, Result};
+use vfs::{Cookie, Ctx, FileSystem, Ino, Name, OpenFlags, Result};
 
 impl Stop {
     fn errno(self) -> vfs::Errno {
@@ -120,6 +121,10 @@ impl<P: Pmem> Pxfs<P> {
                 bytes.truncate(len);
                 (Reply::Bytes(bytes), Some(file))
             }
+            Read::Value { at, off, len } => {
+                reach(at.dir)?;
+                self.call_value(cx, at.into(), off, len)?
+            }
             Read::Seek { ino, off, kind } => {
                 self.must_be_open(session, reach(ino)?, OpenFlags::READ)?;
                 (Reply::Offset(self.seek_data(ino, off, kind)?), None)
@@ -134,6 +139,30 @@ impl<P: Pmem> Pxfs<P> {
             }
             Read::StatFs => (Reply::Space(self.statfs()?), None),
         })
+    }
+
+    /// A part of a value. Also returns its file.
+    fn call_value(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        off: u64,
+        len: u32,
+    ) -> std::result::Result<(Reply, Option<Inode>), Stop> {
+        let memory = self.store.memory();
+        let file = self.value_file(memory, cx, at)?;
+        let object = file.object;
+        let version = [generation(memory, object)?, version(memory, object)?];
+        let value = Value { memory, file };
+        let left = value.len().saturating_sub(off);
+        let mut bytes = vec![0; left.min(len.min(REPLY_MAX).into()) as usize];
+        value.read(off, &mut bytes)?;
+        let reply = Reply::Value {
+            version,
+            size: value.len(),
+            bytes,
+        };
+        Ok((reply, Some(file)))
     }
 
     /// Entries of a directory, with names of at most `most` bytes, but at least one.

@@ -21,4 +21,8 @@ medium::seeded_bugs! {
     PathNotSearched,
     /// A client that is not trusted has stored the contents of a write.
     StoredByAnyone,
+    /// A put does not look at the permissions of the file that it replaces.
+    PutOverAnything,
+    /// A client ships before the contents that it has stored are durable.
+    StoredNotFlushed,
 }

@@ -100,6 +100,15 @@ pub fn pages<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
     word(memory, object, header::PAGES)
 }
 
+/// A number that is another one after each change of the object's header and pages.
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn version<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
+    generation(memory, object)?;
+    word(memory, object, header::VERSION)
+}
+
 /// Word `n` of those that belong to the layer above, below [`OWN_WORDS`](crate::OWN_WORDS).
 ///
 /// # Errors

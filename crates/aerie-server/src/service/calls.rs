@@ -122,6 +122,7 @@ fn need<'a>(call: &Call<'a>) -> Option<Need<'a>> {
                 Read::ByNumber(ino) | Read::GetAttr(ino) | Read::ReadLink(ino) => {
                     Need::Inode(ino, Shared)
                 }
+                Read::Value { at, .. } => Need::Value(at.into()),
                 Read::List { dir, .. } => Need::Inode(dir, Shared),
                 Read::Read { ino, .. } | Read::Seek { ino, .. } => Need::Inode(ino, Shared),
                 Read::GetXattr { ino, .. } | Read::ListXattr(ino) => Need::Inode(ino, Shared),
@@ -133,6 +134,7 @@ fn need<'a>(call: &Call<'a>) -> Option<Need<'a>> {
         Op::Make { at, .. } => Need::Make(at.into()),
         Op::Tmpfile { dir, .. } => Need::Inode(dir, Shared),
         Op::Look { at } => Need::Lookup(at.into()),
+        Op::Put { at, .. } => Need::Put(at.into()),
         Op::Link { ino, at } => Need::Link(ino, at.into()),
         Op::Remove { at, .. } => Need::Remove(at.into()),
         Op::Rename { from, to, .. } => Need::Rename(from.into(), to.into()),

@@ -15,6 +15,7 @@
 //! The caller holds locks that cover what a call reads and changes.
 
 mod calls;
+mod values;
 mod write;
 
 pub use write::InPlace;
@@ -22,6 +23,7 @@ pub use write::InPlace;
 use crate::error::{Fault, Res};
 use crate::fs::{By, Pxfs};
 use crate::inode::{self, Inode};
+use crate::seeded::{Bug, hit};
 use crate::session::Credentials;
 use aerie_objects::{
     Kind, ObjectId, Overlay, PAGE, Reserve, Superblock, Transaction, generation, parent,
@@ -251,7 +253,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
 
     /// Makes contents durable.
     fn flush(&self, state: &mut State) -> Result<()> {
-        if state.dirty.is_empty() {
+        if state.dirty.is_empty() || hit(Bug::StoredNotFlushed) {
             return Ok(());
         }
         let base = self.overlay().base();
@@ -395,14 +397,19 @@ fn take_choices(reserve: &mut Reserve, op: &Op<'_>) {
         Op::Make { object, .. } | Op::Tmpfile { object, .. } => {
             object.and_then(|object| reserve.take_object(object));
         }
-        Op::Write {
-            data: Data::Stored { pages, .. },
-            ..
-        } => {
-            for page in pages {
-                reserve.take_page(*page);
-            }
+        Op::Write { data, .. } => take_pages(reserve, data),
+        Op::Put { data, object, .. } => {
+            object.and_then(|object| reserve.take_object(object));
+            take_pages(reserve, data);
         }
         _ => {}
+    }
+}
+
+fn take_pages(reserve: &mut Reserve, data: &Data<'_>) {
+    if let Data::Stored { pages, .. } = data {
+        for page in pages {
+            reserve.take_page(*page);
+        }
     }
 }

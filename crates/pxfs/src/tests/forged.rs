@@ -2,7 +2,7 @@
 //! and nothing of another user's changes.
 
 use super::clients::{All, Client, client, service};
-use super::hostile::{OTHER, USER, World, at, node, stored};
+use super::hostile::{OTHER, USER, World, at, node, put, stored};
 use aerie_objects::{HEADER_BYTES, Kind, ObjectId};
 use aerie_proto::ops::{Batch, Data, Name, Node, Op, operations};
 use medium::Pmem;
@@ -84,7 +84,7 @@ fn forged(rng: &mut fastrand::Rng, inos: &[Ino], pages: &[u64]) -> Op<'static> {
     ];
     let which = [Removal::Unlink, Removal::Rmdir][rng.usize(..2)];
     let flags = RenameFlags::from_bits_retain(rng.u32(..5));
-    match rng.u32(..15) {
+    match rng.u32(..17) {
         0 | 1 => {
             let kind = kinds[rng.usize(..4)];
             let (mode, rdev, target) = (rng.u32(..), 5, &b"target"[..]);
@@ -117,8 +117,21 @@ fn forged(rng: &mut fastrand::Rng, inos: &[Ino], pages: &[u64]) -> Op<'static> {
             flags,
             holds,
         },
-        kind => forged_of_inode(rng, kind, one, pages),
+        6 | 7 => put(from, forged_contents(rng, pages), object),
+        kind => forged_of_inode(rng, kind - 2, one, pages),
     }
+}
+
+/// Sent, or in pages of anybody.
+fn forged_contents(rng: &mut fastrand::Rng, pages: &[u64]) -> Data<'static> {
+    if rng.bool() {
+        return Data::Bytes(&[0x5b; 5000]);
+    }
+    let len = rng.u64(..9000);
+    let count = rng.usize(..3);
+    let pages = (0..count).map(|_| pages[rng.usize(..pages.len())]);
+    let pages = pages.collect();
+    Data::Stored { len, pages }
 }
 
 /// An operation on an inode.

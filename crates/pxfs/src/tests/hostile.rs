@@ -6,7 +6,7 @@ use super::clients::{All, service};
 use crate::seeded::{Bug, arm, fired};
 use crate::{Authority, Credentials, Pxfs, Session};
 use aerie_objects::{HEADER_BYTES, Kind, ObjectId, PAGE};
-use aerie_proto::ops::{Answers, Batch, Caller, Data, Name, Node, Op, Operation};
+use aerie_proto::ops::{Answers, Batch, Caller, Condition, Data, Name, Node, Op, Operation};
 use medium::Pmem;
 use oracle::snapshot::Snapshot;
 use std::cell::RefCell;
@@ -222,6 +222,77 @@ fn pages_are_reserved() -> Result<(), String> {
     world.op(stored(file, 0, 50, &[]))
 }
 
+pub(super) fn put<'a>(at: Name<'a>, data: Data<'a>, object: Option<ObjectId>) -> Op<'a> {
+    Op::Put {
+        at,
+        mode: 0o644,
+        data,
+        object,
+        condition: Condition::Always,
+    }
+}
+
+/// A put has the choices of its client's reserve, and needs the permissions of an open for writing.
+fn puts_are_checked() -> Result<(), String> {
+    let mut world = World::new();
+    let (own, shared, open) = (world.own, world.shared, world.open);
+    let bytes = || Data::Bytes(b"value");
+    refused(
+        world.op(put(at(shared, "foreign"), bytes(), None)),
+        "denied",
+    )?;
+    refused(world.op(put(at(open, "new"), bytes(), None)), "denied")?;
+    refused(world.op(put(at(Ino::ROOT, "new"), bytes(), None)), "denied")?;
+    refused(
+        world.op(put(at(Ino::ROOT, "own"), bytes(), None)),
+        "directory",
+    )?;
+    let theirs = world.service.grant(&mut world.other, 0, 1);
+    let theirs = theirs.objects(Kind::MFile).next();
+    refused(
+        world.op(put(at(own, "new"), bytes(), theirs)),
+        "not reserved",
+    )?;
+    let mine = Some(world.reserved());
+    refused(world.op(put(at(own, "file"), bytes(), mine)), "exists")?;
+    world.op(put(at(own, "new"), bytes(), mine))?;
+    refused(
+        world.op(put(at(own, "again"), bytes(), mine)),
+        "not reserved",
+    )?;
+    let condition = Condition::Is(b"other");
+    let compared = Op::Put {
+        at: at(own, "new"),
+        mode: 0,
+        data: bytes(),
+        object: None,
+        condition,
+    };
+    refused(world.op(compared), "canceled")?;
+    let granted = world.service.grant(&mut world.session, 2, 0);
+    let mut pages: Vec<u64> = granted.pages().collect();
+    pages.sort_unstable();
+    let stored = |len, pages: &[u64]| {
+        let pages = pages.to_vec();
+        put(at(own, "file"), Data::Stored { len, pages }, None)
+    };
+    refused(world.op(stored(100, &pages[..1])), "may not store")?;
+    world.session.is_trusted = true;
+    for (len, wrong) in [(0, 1), (100, 0), (100, 2), (8193, 2), (4096, 2)] {
+        refused(world.op(stored(len, &pages[..wrong])), "not those")?;
+    }
+    refused(world.op(stored(u64::MAX, &pages)), "too large")?;
+    for foreign in [0, PAGE, pages[0] + 8, u64::MAX - 7] {
+        refused(world.op(stored(100, &[foreign])), "not reserved")?;
+    }
+    refused(
+        world.op(stored(5000, &[pages[0], pages[0]])),
+        "not reserved",
+    )?;
+    world.op(stored(5000, &pages))?;
+    refused(world.op(stored(5000, &pages)), "not reserved")
+}
+
 /// A client acts for its own user.
 fn callers_are_checked() -> Result<(), String> {
     let mut world = World::new();
@@ -409,8 +480,12 @@ fn locks_cover_changes() -> Result<(), String> {
         mode: XattrMode::Set,
     };
     world.run(&world.operation(set), &authority)?;
+    // A put changes the file that there is, and not its directory.
+    let over = put(at(shared, "moved"), Data::Bytes(b"value"), None);
+    world.run(&world.operation(over), &authority)?;
     let paths = authority.paths.take();
-    assert_eq!(paths, [vec![own_id, root], vec![file_id, shared_id, root]]);
+    let file = vec![file_id, shared_id, root];
+    assert_eq!(paths, [vec![own_id, root], file.clone(), file]);
     Ok(())
 }
 
@@ -495,9 +570,10 @@ fn structures_stay() -> Result<(), String> {
     Ok(())
 }
 
-const CLAIMS: [fn() -> Result<(), String>; 8] = [
+const CLAIMS: [fn() -> Result<(), String>; 9] = [
     ids_are_reserved,
     pages_are_reserved,
+    puts_are_checked,
     callers_are_checked,
     paths_are_searched,
     writes_need_an_open,
@@ -515,7 +591,9 @@ fn what_a_client_claims_is_checked() {
 
 #[test]
 fn seeded_bugs_are_found() {
-    for bug in Bug::ALL {
+    // The explorer finds what only a crash shows.
+    let bugs = Bug::ALL.iter().filter(|bug| **bug != Bug::StoredNotFlushed);
+    for bug in bugs {
         let is_found = |claim: fn() -> Result<(), String>| {
             arm(Some(*bug));
             let result = std::panic::catch_unwind(claim);

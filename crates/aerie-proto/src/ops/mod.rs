@@ -127,6 +127,9 @@ impl<'a> Node<'a> {
     }
 }
 
+/// Most bytes of the contents of a [`Op::Put`].
+pub const VALUE_MAX: u64 = 16 << 20;
+
 /// The contents of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Data<'a> {
@@ -143,7 +146,33 @@ pub enum Data<'a> {
     },
 }
 
-/// The kinds of operations. Each is a call of [`vfs::FileSystem`] that changes something.
+impl Data<'_> {
+    /// Number of bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Data::Bytes(bytes) => bytes.len() as u64,
+            Data::Stored { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The state of a file in which a [`Op::Put`] changes it. Otherwise the put fails with `ECANCELED`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition<'a> {
+    /// Any.
+    Always,
+    /// There is no file.
+    Absent,
+    /// It has these contents.
+    Is(#[serde(with = "serde_bytes", borrow)] &'a [u8]),
+}
+
+/// The kinds of operations. But for [`Op::Put`], each is a call of [`vfs::FileSystem`] that changes something.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Op<'a> {
     /// Makes a node with a name.
@@ -220,6 +249,22 @@ pub enum Op<'a> {
         #[serde(borrow)]
         data: Data<'a>,
     },
+    /// Gives a file all its contents, and makes it if there is none.
+    Put {
+        /// The name.
+        #[serde(borrow)]
+        at: Name<'a>,
+        /// Permission bits of a new file.
+        mode: u32,
+        /// The contents, at most [`VALUE_MAX`] bytes. Stored ones are in reserved pages only.
+        #[serde(borrow)]
+        data: Data<'a>,
+        /// The object of a new file; there must be none then. Without it, the service chooses one.
+        object: Option<ObjectId>,
+        /// The condition.
+        #[serde(borrow)]
+        condition: Condition<'a>,
+    },
     /// Allocates or zeroes a range.
     Allocate {
         /// The file.
@@ -288,7 +333,9 @@ impl Op<'_> {
     /// The inodes that it names by their numbers.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let (first, second) = match self {
-            Op::Make { at, .. } | Op::Remove { at, .. } | Op::Look { at } => (at.dir, None),
+            Op::Make { at, .. } | Op::Put { at, .. } | Op::Remove { at, .. } | Op::Look { at } => {
+                (at.dir, None)
+            }
             Op::Link { ino, at } => (*ino, Some(at.dir)),
             Op::Rename { from, to, .. } => (from.dir, Some(to.dir)),
             Op::Tmpfile { dir, .. } => (*dir, None),
@@ -425,6 +472,16 @@ pub enum Read<'a> {
         /// Most bytes.
         len: u32,
     },
+    /// Reads a file by its name, without an open.
+    Value {
+        /// The name.
+        #[serde(borrow)]
+        at: Name<'a>,
+        /// Byte offset.
+        off: u64,
+        /// Most bytes.
+        len: u32,
+    },
     /// Finds the next data or hole.
     Seek {
         /// The file.
@@ -476,6 +533,16 @@ pub enum Reply {
     Attr(Attr),
     /// Contents, a target, a value.
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// A part of the contents of a file, which is the same file with the same contents while `version` is.
+    Value {
+        /// The version.
+        version: [u64; 2],
+        /// Bytes of all contents.
+        size: u64,
+        /// The part.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
     /// Names of attributes.
     Names(Vec<Vec<u8>>),
     /// Entries of a directory; none at its end.
@@ -521,169 +588,4 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
 const _: () = assert!(SYMLINK_MAX < REPLY_MAX as usize);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-    use vfs::SetTime;
-
-    fn object(kind: u64) -> ObjectId {
-        ObjectId::from_bits(7 << 12 | kind).unwrap()
-    }
-
-    /// An operation of each kind on names.
-    fn all() -> Vec<Op<'static>> {
-        let ino = Ino(object(2).to_bits());
-        let name = b"name".as_slice();
-        let at = Name {
-            dir: Ino::ROOT,
-            name,
-        };
-        let node = Node {
-            kind: FileType::Symlink,
-            mode: 0o777,
-            rdev: 0,
-            target: b"target",
-        };
-        let object = Some(object(2));
-        vec![
-            Op::Make { at, node, object },
-            Op::Tmpfile {
-                dir: Ino::ROOT,
-                mode: 0o600,
-                object: None,
-            },
-            Op::Link { ino, at },
-            Op::Remove {
-                at,
-                which: Removal::Unlink,
-                holds: true,
-            },
-            Op::Rename {
-                from: at,
-                to: at,
-                flags: RenameFlags::EXCHANGE,
-                holds: false,
-            },
-            Op::Look { at },
-        ]
-    }
-
-    /// Those on an inode.
-    fn all_of_inodes() -> Vec<Op<'static>> {
-        let ino = Ino(object(2).to_bits());
-        let name = b"name".as_slice();
-        let set = SetAttr {
-            perm: Some(0o600),
-            mtime: Some(SetTime::At(Timestamp(-5))),
-            ..SetAttr::default()
-        };
-        let pages = vec![4096, 1 << 40];
-        vec![
-            Op::SetAttr { ino, set },
-            Op::Open {
-                ino,
-                flags: OpenFlags::READ,
-            },
-            Op::Write {
-                ino,
-                off: 9,
-                data: Data::Bytes(b"contents"),
-            },
-            Op::Write {
-                ino,
-                off: 9,
-                data: Data::Stored { len: 5000, pages },
-            },
-            Op::Allocate {
-                ino,
-                kind: Fallocate::PunchHole,
-                off: 1,
-                len: 2,
-            },
-            Op::SetXattr {
-                ino,
-                name,
-                value: b"",
-                mode: XattrMode::Create,
-            },
-            Op::RemoveXattr { ino, name },
-            Op::Access { ino },
-            Op::Touch { ino },
-            Op::Hold { ino },
-            Op::Release { ino, count: 3 },
-        ]
-    }
-
-    fn batch() -> (Vec<Operation<'static>>, Batch) {
-        let callers = [None, Some(Caller::from(&Ctx::user(7, 8)))];
-        let caller = |n: usize| callers[n % 2].clone();
-        let time = Timestamp(1_700_000_000_000_000_000);
-        let with_caller = |(n, op)| Operation {
-            caller: caller(n),
-            time,
-            op,
-        };
-        let wanted: Vec<_> = all()
-            .into_iter()
-            .chain(all_of_inodes())
-            .enumerate()
-            .map(with_caller)
-            .collect();
-        let mut batch = Batch::default();
-        wanted.iter().for_each(|operation| batch.push(operation));
-        (wanted, batch)
-    }
-
-    #[test]
-    fn a_batch_is_read_as_it_was_built() {
-        let (wanted, batch) = batch();
-        let found: Vec<_> = operations(batch.bytes()).map(Result::unwrap).collect();
-        assert_eq!(found, wanted);
-        assert_eq!(batch.count() as usize, wanted.len());
-    }
-
-    #[test]
-    fn a_torn_batch_is_read_up_to_its_last_whole_operation() {
-        let (wanted, whole) = batch();
-        for len in 0..whole.bytes().len() {
-            let found: Vec<_> = operations(&whole.bytes()[..len]).collect();
-            let good = found.iter().take_while(|one| one.is_ok()).count();
-            assert!(
-                found
-                    .iter()
-                    .map_while(|one| one.as_ref().ok())
-                    .eq(&wanted[..good])
-            );
-            assert!(found.len() - good <= 1 && good < wanted.len());
-        }
-    }
-
-    #[test]
-    fn messages_take_all_bytes() {
-        let mut bytes = encode(&Reply::Offset(5));
-        assert_eq!(decode(&bytes), Ok(Reply::Offset(5)));
-        bytes.push(0);
-        assert!(decode::<Reply>(&bytes).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_to_their_end(
-            mut bytes in vec(any::<u8>(), 0..400),
-            damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            is_damaged in any::<bool>(),
-        ) {
-            if is_damaged {
-                bytes = batch().1.bytes().to_vec();
-                for (at, byte) in damage {
-                    let at = at.index(bytes.len());
-                    bytes[at] = byte;
-                }
-            }
-            prop_assert!(operations(&bytes).count() <= bytes.len());
-            let _ = decode::<Call<'_>>(&bytes);
-            let _ = decode::<Answers>(&bytes);
-        }
-    }
-}
+mod tests;

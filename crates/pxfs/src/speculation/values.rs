@@ -1,0 +1,131 @@
+//! Values on a speculation.
+
+use super::{Access, Host, Speculation};
+use crate::values::{Put, PutFile, Value};
+use aerie_objects::{HEADER_BYTES, ObjectId, Overlay, PAGE, page};
+use aerie_proto::ops::{Condition, Data, Op, VALUE_MAX};
+use medium::Pmem;
+use vfs::{Ctx, Errno, Name, Result};
+
+impl<P: Pmem, H: Host> Speculation<P, H> {
+    /// Gives a file all its contents, and makes it with the permission bits `mode` if there is none.
+    ///
+    /// # Errors
+    /// `ECANCELED` if the condition is not met. `EFBIG` over [`VALUE_MAX`] bytes. Those of an open.
+    pub fn put(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        mode: u32,
+        value: &[u8],
+        condition: Condition<'_>,
+    ) -> Result<()> {
+        let put = Put {
+            at,
+            mode,
+            len: value.len() as u64,
+            condition,
+        };
+        if put.len > VALUE_MAX {
+            return Err(Errno::FBIG);
+        }
+        let _gate = self.fs.gate.write();
+        match self.access {
+            Access::ReadWrite => self.put_stored(cx, put, value),
+            Access::ReadOnly => self.put_sent(cx, put, value),
+        }
+    }
+
+    /// Puts a value that the service stores.
+    fn put_sent(&self, cx: &Ctx, put: Put<'_>, value: &[u8]) -> Result<()> {
+        self.refill([0, 1])?;
+        self.record(
+            cx,
+            |tx, by| self.fs.put_bytes(tx, by, put, None, value),
+            |_, file| op(put, file, Data::Bytes(value)),
+        )
+        .map(drop)
+    }
+
+    /// Stores a value in new pages.
+    fn put_stored(&self, cx: &Ctx, put: Put<'_>, value: &[u8]) -> Result<()> {
+        let count = put.len.div_ceil(PAGE) as usize;
+        self.refill([count, 1])?;
+        let (_, pages) = self.record(
+            cx,
+            |tx, by| {
+                let mut pages = Vec::with_capacity(count);
+                let file = self.fs.put_value(tx, by, put, None, |tx, file, index| {
+                    pages.push(tx.add_reserved(file, index)?);
+                    Ok(())
+                })?;
+                Ok((file, pages))
+            },
+            |_, (file, pages)| {
+                let pages = pages.clone();
+                op(
+                    put,
+                    file,
+                    Data::Stored {
+                        len: put.len,
+                        pages,
+                    },
+                )
+            },
+        )?;
+        // Bytes after the end of a file can have any value.
+        let base = self.overlay().base();
+        for (page, part) in pages.iter().zip(value.chunks(PAGE as usize)) {
+            base.store(*page, part);
+        }
+        self.state.lock().dirty.extend(pages);
+        Ok(())
+    }
+
+    /// Runs `run` with the value of a file. Calls that change something wait for its end.
+    ///
+    /// # Errors
+    /// Those of an open for reading, and of `run`.
+    pub fn value<T>(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        run: impl FnOnce(Value<'_, Overlay<P>>) -> Result<T>,
+    ) -> Result<T> {
+        let memory = self.overlay();
+        self.fs.shared(|| {
+            let file = self.fs.value_file(memory, cx, at)?;
+            Ok(run(Value { memory, file })?)
+        })
+    }
+}
+
+fn op<'a>(put: Put<'a>, file: &PutFile, data: Data<'a>) -> Op<'a> {
+    Op::Put {
+        at: put.at.into(),
+        mode: put.mode,
+        data,
+        object: Some(file.object).filter(|_| file.is_new),
+        condition: put.condition,
+    }
+}
+
+impl<P: Pmem> Value<'_, Overlay<P>> {
+    /// The place of the value in the shared memory, if it is all there in one piece, and no call that was
+    /// not shipped has changed the file. Nobody stores there while the caller has the file locked.
+    pub fn place(&self) -> Option<u64> {
+        let object: ObjectId = self.file.object;
+        let is_private = |off| self.memory.is_private_word(off);
+        if (object.header()..object.header() + HEADER_BYTES)
+            .step_by(medium::LINE_BYTES as usize)
+            .any(is_private)
+        {
+            return None;
+        }
+        let page = |index| page(self.memory, object, index).ok().flatten();
+        let first = page(0)?;
+        let mut indices = 0..self.len().div_ceil(PAGE);
+        let is_next = |index| page(index) == Some(first + index * PAGE);
+        indices.all(is_next).then_some(first)
+    }
+}
