@@ -5,13 +5,14 @@ use crate::mapped::{Mapped, Speculation};
 use crate::remote::Remote;
 use aerie_proto::messages::{Class, Greeting};
 use medium::{MapOptions, MappedPmem};
+use pxfs::Credentials;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vfs::sync::Mutex;
-use vfs::{Atime, Errno, FileSystem, FileSystemLayer, SystemClock};
+use vfs::{Atime, Ctx, Errno, FileSystem, FileSystemLayer, SystemClock};
 
 /// Options of a client.
 #[derive(Debug, Clone, Copy)]
@@ -42,11 +43,12 @@ impl Default for Options {
 pub struct Client {
     connection: Arc<Connection>,
     class: Class,
-    fs: Fs,
+    own: Ctx,
+    pub(crate) fs: Fs,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-enum Fs {
+pub(crate) enum Fs {
     Mapped(Arc<Mapped>),
     Remote(Remote),
 }
@@ -60,9 +62,14 @@ impl Client {
         let (connection, greeting, descriptor) = Connection::new(socket)?;
         let connection = Arc::new(connection);
         let class = greeting.class;
+        let who = credentials(&greeting);
+        let own = Ctx {
+            groups: who.groups.clone(),
+            ..Ctx::user(who.uid, who.gid)
+        };
         let (fs, threads) = match descriptor {
             Some(descriptor) => {
-                let fs = speculation(&connection, &greeting, descriptor, options)?;
+                let fs = speculation(&connection, (who, class), descriptor, options)?;
                 let Options {
                     period,
                     batch_bytes,
@@ -81,6 +88,7 @@ impl Client {
         Ok(Self {
             connection,
             class,
+            own,
             fs,
             threads: Mutex::new(threads),
         })
@@ -89,6 +97,11 @@ impl Client {
     /// The class of the client: the ways in which it reads and writes.
     pub fn class(&self) -> Class {
         self.class
+    }
+
+    /// The user of the client, as the caller of its calls.
+    pub fn own(&self) -> &Ctx {
+        &self.own
     }
 
     /// Why the connection has ended, if it has.
@@ -143,13 +156,23 @@ impl FileSystemLayer for Client {
     }
 }
 
+/// The user for whom the service acts.
+fn credentials(greeting: &Greeting) -> Credentials {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    Credentials {
+        uid: greeting.uid,
+        gid: rustix::process::getegid().as_raw(),
+        groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+    }
+}
+
 fn speculation(
     connection: &Arc<Connection>,
-    greeting: &Greeting,
+    (who, class): (Credentials, Class),
     descriptor: OwnedFd,
     options: &Options,
 ) -> Result<Speculation, ConnectError> {
-    let is_trusted = greeting.class == Class::Trusted;
+    let is_trusted = class == Class::Trusted;
     let map = MapOptions {
         read_only: !is_trusted,
         ..options.map
@@ -158,12 +181,6 @@ fn speculation(
     let access = match is_trusted {
         true => pxfs::Access::ReadWrite,
         false => pxfs::Access::ReadOnly,
-    };
-    let groups = rustix::process::getgroups().unwrap_or_default();
-    let who = pxfs::Credentials {
-        uid: greeting.uid,
-        gid: rustix::process::getegid().as_raw(),
-        groups: groups.into_iter().map(|group| group.as_raw()).collect(),
     };
     Ok(Speculation::new(
         Arc::new(memory),

@@ -11,19 +11,24 @@
 //! - `connection`: messages to and from the service.
 //! - `contended`: the files that other clients have needed lately.
 //! - `mapped`, `remote`: the file system of a client that maps the store, and of one that does not.
+//! - `values`: values of a client that maps the store.
 //! - `client`: connects, and chooses between them.
-#![forbid(unsafe_code)]
+//! - `kv`: keys and values in a directory.
+#![deny(unsafe_code)] // but for one call, in `values`
 #![warn(unreachable_pub)]
 
 pub mod clerk;
 mod client;
 mod connection;
 mod contended;
+mod kv;
 mod mapped;
 pub mod plan;
 mod remote;
 pub mod seeded;
 mod sync;
+mod values;
 
 pub use client::{Client, Options};
 pub use connection::ConnectError;
+pub use kv::Kv;

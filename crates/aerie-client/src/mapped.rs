@@ -11,7 +11,9 @@
 use crate::clerk::{Clerk, Host, LockError};
 use crate::connection::{Connection, Link};
 use crate::contended::Contended;
-use crate::plan::{Looked, Need, Tree, look_up_with_pass, membership_count, under, with_pass};
+use crate::plan::{
+    Looked, Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass,
+};
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
@@ -187,7 +189,11 @@ impl Mapped {
     }
 
     /// Runs a call, which does not ship, under its locks.
-    fn call<T>(&self, need: Need<'_>, call: impl FnOnce(&Speculation) -> Result<T>) -> Result<T> {
+    pub(crate) fn call<T>(
+        &self,
+        need: Need<'_>,
+        call: impl FnOnce(&Speculation) -> Result<T>,
+    ) -> Result<T> {
         let fs = self.fs();
         let result = self.with_tree(|tree| with_pass(&self.clerk, tree, &need, || call(fs)));
         self.checked(result.unwrap_or_else(|why| Err(self.ended(&why))))
@@ -195,9 +201,23 @@ impl Mapped {
 
     /// Runs a call that ships under its locks.
     fn settle(&self, ino: Ino, call: impl FnOnce(&Speculation) -> Result<()>) -> Result<()> {
-        let (fs, need) = (self.fs(), Need::Inode(ino, Shared));
+        self.guarded(Need::Inode(ino, Shared), call)
+    }
+
+    /// Runs a call under locks that other calls of this client do not share.
+    pub(crate) fn guarded<T>(
+        &self,
+        need: Need<'_>,
+        call: impl FnOnce(&Speculation) -> Result<T>,
+    ) -> Result<T> {
+        let fs = self.fs();
         let result = self.with_tree(|tree| under(&self.clerk, tree, &need, || call(fs)));
         self.checked(result.unwrap_or_else(|why| Err(self.ended(&why))))
+    }
+
+    /// Whether the client holds the locks that a call needs.
+    pub(crate) fn holds(&self, need: &Need<'_>) -> bool {
+        self.with_tree(|tree| is_held(&self.clerk, tree, need))
     }
 
     /// Ships without locks.
@@ -227,7 +247,11 @@ impl Mapped {
 
     /// Runs a call that changes something. Pages that this client has freed, or not used, are available
     /// after it has shipped.
-    fn change<T>(&self, need: Need<'_>, call: impl Fn(&Speculation) -> Result<T>) -> Result<T> {
+    pub(crate) fn change<T>(
+        &self,
+        need: Need<'_>,
+        call: impl Fn(&Speculation) -> Result<T>,
+    ) -> Result<T> {
         let result = match self.call(need, &call) {
             Err(Errno::NOSPC) => self.ship().and_then(|()| self.call(need, &call)),
             result => result,

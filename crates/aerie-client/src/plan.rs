@@ -41,6 +41,9 @@ pub enum Need<'a> {
     Value(Name<'a>),
     /// The contents of a file with this name, which is made if there is none.
     Put(Name<'a>),
+    /// As [`Value`](Self::Value), and nobody overwrites the contents meanwhile: with the lock of the file for
+    /// writing, or with those of the file and its writer for reading.
+    Borrow(Name<'a>, Access),
     /// A new name of a new inode.
     Make(Name<'a>),
     /// A new name of an inode.
@@ -121,9 +124,17 @@ impl<M: Load> Tree<'_, M> {
                 .is_none_or(|object| permits(object, access))
         };
         let found = |name, access| self.find(name).is_none_or(|object| permits(object, access));
+        let value = |name: Name<'_>, access| match self.find(name) {
+            Some(object) => permits(object, access),
+            None => inode(name.dir, access),
+        };
         match *need {
             Need::Inode(ino, access) => inode(ino, access),
             Need::Lookup(name) => inode(name.dir, Shared) && found(name, Shared),
+            Need::Value(name) => value(name, Shared),
+            Need::Put(name) => value(name, Exclusive),
+            // Passes do not exclude writers of this client.
+            Need::Borrow(..) => false,
             Need::Make(name) => inode(name.dir, Exclusive),
             Need::Link(ino, name) => inode(name.dir, Exclusive) && inode(ino, Exclusive),
             Need::Remove(name) => inode(name.dir, Exclusive) && found(name, Exclusive),
@@ -151,6 +162,14 @@ impl<M: Load> Tree<'_, M> {
                 }
             }
             Need::Value(name) => self.value(&mut plan, name, Shared),
+            Need::Borrow(name, access) => match (self.find(name), access) {
+                (None, _) => self.inode(&mut plan, name.dir, Shared),
+                (Some(file), Exclusive) => self.add(&mut plan, file, Exclusive),
+                (Some(file), Shared) => {
+                    self.add(&mut plan, file, Shared);
+                    self.writer(&mut plan, file, Shared);
+                }
+            },
             Need::Put(name) => self.value(&mut plan, name, Exclusive),
             Need::Make(name) => self.inode(&mut plan, name.dir, Exclusive),
             Need::Link(ino, name) => {
@@ -170,11 +189,9 @@ impl<M: Load> Tree<'_, M> {
             Need::Unrefer(_) => {}
             Need::Overwrite(ino) => {
                 self.inode(&mut plan, ino, Shared);
-                plan.0.extend(self.object(ino).map(|file| Place {
-                    path: SmallVec::from_slice(&[writer(file)]),
-                    access: Exclusive,
-                    scope: Scope::Object,
-                }));
+                if let Some(file) = self.object(ino) {
+                    self.writer(&mut plan, file, Exclusive);
+                }
             }
         }
         plan
@@ -185,6 +202,14 @@ impl<M: Load> Tree<'_, M> {
             Some(found) => self.add(plan, found, access),
             None => self.inode(plan, name.dir, access),
         }
+    }
+
+    fn writer(&self, plan: &mut Plan, file: ObjectId, access: Access) {
+        plan.0.push(Place {
+            path: SmallVec::from_slice(&[writer(file)]),
+            access,
+            scope: Scope::Object,
+        });
     }
 
     fn rename(&self, plan: &mut Plan, from: Name<'_>, to: Name<'_>) {
@@ -304,6 +329,12 @@ pub fn with_pass<H: Host, M: Load, T>(
         return pass.release().map(|()| result);
     }
     under(clerk, tree, need, call)
+}
+
+/// Whether a call that needs this needs no message to the service now.
+pub fn is_held<H: Host, M: Load>(clerk: &Clerk<H>, tree: &Tree<'_, M>, need: &Need<'_>) -> bool {
+    let pass = clerk.pass();
+    pass.is_some_and(|pass| tree.is_permitted(&pass, need))
 }
 
 /// A lookup under a pass.

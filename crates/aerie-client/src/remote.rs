@@ -1,7 +1,7 @@
 //! The file system of a client that does not map the memory: each call is one of the service.
 
 use crate::connection::Connection;
-use aerie_proto::ops::{Call, Data, Op, Operation, Read, Reply};
+use aerie_proto::ops::{Call, Condition, Data, Op, Operation, Read, Reply};
 use std::sync::Arc;
 use vfs::{
     Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name,
@@ -26,6 +26,55 @@ impl Remote {
     fn read_call(&self, read: Read<'_>) -> Result<Reply> {
         let caller = None;
         self.0.call(&Call::Read { caller, read })
+    }
+
+    pub(crate) fn put(
+        &self,
+        at: Name<'_>,
+        mode: u32,
+        value: &[u8],
+        condition: Condition<'_>,
+    ) -> Result<()> {
+        done(self.change(Op::Put {
+            at: at.into(),
+            mode,
+            data: Data::Bytes(value),
+            object: None,
+            condition,
+        })?)
+    }
+
+    /// Reads a value. If it changes between two parts, the read begins again.
+    pub(crate) fn get(&self, at: Name<'_>) -> Result<Vec<u8>> {
+        let mut all: Vec<u8> = Vec::new();
+        let mut of = None;
+        loop {
+            let part = Read::Value {
+                at: at.into(),
+                off: all.len() as u64,
+                len: PART as u32,
+            };
+            let Reply::Value {
+                version,
+                size,
+                bytes,
+            } = self.read_call(part)?
+            else {
+                return Err(Errno::PROTO);
+            };
+            if *of.get_or_insert(version) != version {
+                all.clear();
+                of = None;
+                continue;
+            }
+            let is_empty = bytes.is_empty();
+            all.extend(bytes);
+            match all.len() as u64 >= size {
+                true => return Ok(all),
+                false if is_empty => return Err(Errno::PROTO),
+                false => {}
+            }
+        }
     }
 
     fn list(

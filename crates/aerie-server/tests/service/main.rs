@@ -6,6 +6,7 @@
 mod classes;
 mod ends;
 mod hostile;
+mod kv;
 mod pair;
 mod peer;
 mod world;
@@ -33,7 +34,13 @@ fn main() -> ExitCode {
         act(role, &World::at(dir.as_ref()));
         return ExitCode::SUCCESS;
     }
-    let tests = [pair::TESTS, ends::TESTS, hostile::TESTS, classes::TESTS];
+    let tests = [
+        pair::TESTS,
+        ends::TESTS,
+        hostile::TESTS,
+        classes::TESTS,
+        kv::TESTS,
+    ];
     let trial = |(name, test): &(&str, fn())| {
         let test = *test;
         Trial::test(*name, move || {
@@ -46,7 +53,8 @@ fn main() -> ExitCode {
 }
 
 fn act(role: &str, world: &World) {
-    let roles: Vec<(&str, Role)> = [pair::CLIENTS, ends::CLIENTS, classes::CLIENTS].concat();
+    let roles: Vec<(&str, Role)> =
+        [pair::CLIENTS, ends::CLIENTS, classes::CLIENTS, kv::CLIENTS].concat();
     let (_, act) = roles
         .iter()
         .find(|(name, _)| *name == role)

@@ -394,6 +394,20 @@ impl MappedPmem {
         }
     }
 
+    /// The bytes at `off`, without a copy. If a page is lost, they are zeros, and the next load fails.
+    ///
+    /// # Errors
+    /// [`MediumError::OutOfRange`].
+    ///
+    /// # Safety
+    /// Nobody stores to the bytes while the reference is used, neither this process nor another one.
+    pub unsafe fn bytes(&self, off: u64, len: usize) -> Result<&[u8], MediumError> {
+        let start = self.raw.at(off, len)?;
+        // SAFETY: `at` checked the range of a mapping that outlives the reference. The caller vouches that
+        // the bytes stay as they are.
+        Ok(unsafe { std::slice::from_raw_parts(start, len) })
+    }
+
     #[cold]
     fn fail(&self, error: MediumError) {
         let _ = self.failed.set(error);

@@ -1,0 +1,90 @@
+//! Values of a client that maps the memory.
+
+use crate::mapped::Mapped;
+use crate::plan::Need;
+use aerie_proto::locks::Access;
+use aerie_proto::ops::Condition;
+use medium::{MappedPmem, Pmem};
+use vfs::{Ctx, Errno, Name, Result};
+
+/// A value under its lock.
+enum Found {
+    /// In the mapped memory: byte offset, and length.
+    InPlace(u64, usize),
+    Copied(Vec<u8>),
+}
+
+impl Mapped {
+    pub(crate) fn put(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        mode: u32,
+        value: &[u8],
+        condition: Condition<'_>,
+    ) -> Result<()> {
+        self.change(Need::Put(at), |fs| fs.put(cx, at, mode, value, condition))
+    }
+
+    pub(crate) fn get(&self, cx: &Ctx, at: Name<'_>) -> Result<Vec<u8>> {
+        self.call(Need::Value(at), |fs| {
+            fs.value(cx, at, |value| {
+                let mut bytes = vec![0; value.len() as usize];
+                value.read(0, &mut bytes)?;
+                Ok(bytes)
+            })
+        })
+    }
+
+    /// Copies as much of a value as `buf` takes. Returns the length of the value.
+    pub(crate) fn get_into(&self, cx: &Ctx, at: Name<'_>, buf: &mut [u8]) -> Result<usize> {
+        self.call(Need::Value(at), |fs| {
+            fs.value(cx, at, |value| {
+                value.read(0, buf)?;
+                Ok(value.len() as usize)
+            })
+        })
+    }
+
+    /// Runs `run` on a value, which stays locked meanwhile. Other calls of this client can change something
+    /// else meanwhile.
+    pub(crate) fn with_value<T>(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        run: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let access = match self.holds(&Need::Put(at)) {
+            true => Access::Exclusive,
+            false => Access::Shared,
+        };
+        self.guarded(Need::Borrow(at, access), |fs| {
+            let found = fs.value(cx, at, |value| {
+                let len = value.len() as usize;
+                if let Some(place) = value.place() {
+                    return Ok(Found::InPlace(place, len));
+                }
+                let mut bytes = vec![0; len];
+                value.read(0, &mut bytes)?;
+                Ok(Found::Copied(bytes))
+            })?;
+            match found {
+                Found::Copied(bytes) => Ok(run(&bytes)),
+                Found::InPlace(place, len) => lend(fs.memory().base(), place, len, run),
+            }
+        })
+    }
+}
+
+/// Runs `run` on bytes of the memory.
+#[expect(unsafe_code, reason = "the bytes are those of a file that is locked")]
+fn lend<T>(memory: &MappedPmem, place: u64, len: usize, run: impl FnOnce(&[u8]) -> T) -> Result<T> {
+    // SAFETY: they are the contents of a file that is locked for reading, and so is its writer. The service
+    // and its trusted clients, the only ones who can store there, do so with one of these locks for writing,
+    // which they do not get until the session has ended.
+    let bytes = unsafe { memory.bytes(place, len) }.map_err(|_| Errno::UCLEAN)?;
+    let result = run(bytes);
+    // A page that was lost reads as zeros.
+    memory.load(place / 8 * 8).map_err(|_| Errno::IO)?;
+    Ok(result)
+}
