@@ -13,6 +13,7 @@
 //! - `mapped`, `remote`: the file system of a client that maps the store, and of one that does not.
 //! - `values`: values of a client that maps the store.
 //! - `client`: connects, and chooses between them.
+//! - `files`: files by their paths, and open files.
 //! - `kv`: keys and values in a directory.
 #![deny(unsafe_code)] // but for one call, in `values`
 #![warn(unreachable_pub)]
@@ -21,6 +22,7 @@ pub mod clerk;
 mod client;
 mod connection;
 mod contended;
+mod files;
 mod kv;
 mod mapped;
 pub mod plan;
@@ -31,4 +33,5 @@ mod values;
 
 pub use client::{Client, Options};
 pub use connection::ConnectError;
+pub use files::{File, Files, OFlags};
 pub use kv::Kv;

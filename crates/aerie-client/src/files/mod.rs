@@ -1,0 +1,282 @@
+//! Files by their paths, and open files with offsets, for programs in Rust and C.
+//!
+//! # Guarantees
+//! - The calls are those of POSIX, with its results and errors, for the user of the client. Paths start at the
+//!   root of the store. There is no current directory and no umask.
+//! - Any number of threads use a client and a file. Each call sees what calls of all clients have done that
+//!   have returned.
+//! - Changes are durable after [`Files::sync`] or [`File::sync`], and at the latest after the period of the
+//!   client. The changes of metadata become durable in their order.
+
+mod file;
+mod walk;
+
+use crate::client::Client;
+pub use file::File;
+pub use rustix::fs::OFlags;
+use std::borrow::Borrow;
+use vfs::{
+    Attr, Cookie, DirEntry, Errno, FileSystem, FileType, Name, NewNode, OpenFlags, Removal,
+    RenameFlags, Result, SetAttr,
+};
+use walk::{Found, Node, walk};
+
+/// Attempts of an open to find or make a file that others make and remove meanwhile.
+const ATTEMPTS: usize = 100;
+/// Entries that are listed at a time.
+const LIST_PART: usize = 256;
+
+/// The files of a store. `C` is a client, or a reference to one, such as `&Client` or `Arc<Client>`.
+///
+/// ```no_run
+/// use aerie_client::{Client, Files, OFlags};
+///
+/// let client = Client::connect("store.socket".as_ref(), &Default::default())?;
+/// let files = Files::new(&client);
+/// files.make_directory(b"letters", 0o755)?;
+/// let letter = files.open(b"letters/first", OFlags::CREATE | OFlags::WRONLY, 0o644)?;
+/// letter.write(b"Dear reader")?;
+/// letter.sync()?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct Files<C: Borrow<Client>> {
+    client: C,
+}
+
+impl<C: Borrow<Client>> Files<C> {
+    /// The files of the store of a client.
+    pub fn new(client: C) -> Self {
+        Self { client }
+    }
+
+    fn client(&self) -> &Client {
+        self.client.borrow()
+    }
+
+    fn walk(&self, path: &[u8], follow: bool) -> Result<Found<'_>> {
+        walk(self.client(), path, follow)
+    }
+
+    /// Opens a file or a directory. The flags are the access, `CREATE`, `EXCL`, `TRUNC`, `APPEND`,
+    /// `DIRECTORY` and `NOFOLLOW`; others have no effect. `mode`: permission bits of a new file.
+    ///
+    /// # Errors
+    /// Those of `open`; `ENXIO` for a node that is neither a file nor a directory. Unlike with `open`, `EACCES` for
+    /// a new file whose mode does not permit the access.
+    pub fn open(&self, path: &[u8], flags: OFlags, mode: u32) -> Result<File<C>>
+    where
+        C: Clone,
+    {
+        let is_new = flags.contains(OFlags::CREATE | OFlags::EXCL);
+        let follow = !flags.contains(OFlags::NOFOLLOW) && !is_new;
+        for _ in 0..ATTEMPTS {
+            let found = self.walk(path, follow)?;
+            let opened = match found.attr() {
+                Ok(_) if is_new => return Err(Errno::EXIST),
+                Ok(attr) => self.open_found(&attr, flags).map(|()| attr),
+                Err(_) if flags.contains(OFlags::CREATE) => self.open_new(&found, flags, mode),
+                Err(errno) => return Err(errno),
+            };
+            match opened {
+                // Others have made or removed it meanwhile.
+                Err(Errno::EXIST) if !is_new => {}
+                Err(Errno::STALE) => {}
+                opened => return Ok(File::new(self.client.clone(), opened?.ino, flags)),
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    fn open_found(&self, attr: &Attr, flags: OFlags) -> Result<()> {
+        match attr.kind {
+            FileType::Directory if flags.contains(OFlags::CREATE) => return Err(Errno::ISDIR),
+            FileType::Directory => {}
+            _ if flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR),
+            FileType::Regular => {}
+            FileType::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::NXIO),
+        }
+        let mut access = access(flags);
+        access.set(OpenFlags::TRUNCATE, flags.contains(OFlags::TRUNC));
+        self.client().open(self.client().own(), attr.ino, access)
+    }
+
+    fn open_new(&self, found: &Found<'_>, flags: OFlags, mode: u32) -> Result<Attr> {
+        let (client, cx) = (self.client(), self.client().own());
+        let made = client.make(cx, found.new_name(false)?, &NewNode::file(mode))?;
+        let made = Node::counted(client, made);
+        client.open(cx, made.attr.ino, access(flags))?;
+        Ok(made.attr)
+    }
+
+    /// Returns the attributes of a file.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn attributes(&self, path: &[u8]) -> Result<Attr> {
+        self.walk(path, true)?.attr()
+    }
+
+    /// As [`attributes`](Self::attributes), but does not follow a symbolic link at the end.
+    ///
+    /// # Errors
+    /// Those of `lstat`.
+    pub fn link_attributes(&self, path: &[u8]) -> Result<Attr> {
+        self.walk(path, false)?.attr()
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// Those of `chmod`, `chown`, `truncate` and `utimensat`.
+    pub fn set_attributes(&self, path: &[u8], set: &SetAttr) -> Result<()> {
+        let node = self.walk(path, true)?.into_node()?;
+        let client = self.client();
+        client.setattr(client.own(), node.attr.ino, set).map(drop)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Those of `mkdir`.
+    pub fn make_directory(&self, path: &[u8], mode: u32) -> Result<()> {
+        self.make(path, &NewNode::directory(mode))
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// Those of `symlink`.
+    pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        self.make(path, &NewNode::symlink(target)?)
+    }
+
+    fn make(&self, path: &[u8], new: &NewNode<'_>) -> Result<()> {
+        let found = self.walk(path, false)?;
+        let at = found.new_name(new.is_directory())?;
+        let client = self.client();
+        let made = client.make(client.own(), at, new)?;
+        drop(Node::counted(client, made));
+        Ok(())
+    }
+
+    /// Returns the target of a symbolic link.
+    ///
+    /// # Errors
+    /// Those of `readlink`.
+    pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let found = self.walk(path, false)?;
+        let client = self.client();
+        client.readlink(client.own(), found.attr()?.ino)
+    }
+
+    /// Removes the name of a file.
+    ///
+    /// # Errors
+    /// Those of `unlink`.
+    pub fn unlink(&self, path: &[u8]) -> Result<()> {
+        let found = self.walk(path, false)?;
+        let is_directory = found.attr()?.kind == FileType::Directory;
+        let at = found.name().map_err(|_| Errno::ISDIR)?;
+        match is_directory {
+            true => Err(Errno::ISDIR),
+            false => self.remove(at, Removal::Unlink),
+        }
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// Those of `rmdir`.
+    pub fn remove_directory(&self, path: &[u8]) -> Result<()> {
+        let found = self.walk(path, false)?;
+        found.attr()?;
+        self.remove(found.name()?, Removal::Rmdir)
+    }
+
+    fn remove(&self, at: Name<'_>, which: Removal) -> Result<()> {
+        self.client().remove(self.client().own(), at, which)
+    }
+
+    /// Moves a name, in place of any at the new one.
+    ///
+    /// # Errors
+    /// Those of `rename`.
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let (from, to) = (self.walk(from, false)?, self.walk(to, false)?);
+        if to.ends_with_slash() && from.attr()?.kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        from.attr()?;
+        let (client, none) = (self.client(), RenameFlags::empty());
+        client.rename(client.own(), from.name()?, to.name()?, none)
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// Those of `link`.
+    pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        let (old, new) = (self.walk(old, false)?, self.walk(new, false)?);
+        let (at, ino) = (new.new_name(false)?, old.attr()?.ino);
+        let client = self.client();
+        let linked = client.link(client.own(), ino, at.dir, at.name)?;
+        drop(Node::counted(client, linked));
+        Ok(())
+    }
+
+    /// Calls `sink` for each entry of a directory, `.` and `..` too, until it returns false. Entries that are
+    /// added or removed meanwhile may be left out. `sink` can use the client.
+    ///
+    /// # Errors
+    /// Those of `open` for a directory.
+    pub fn list(&self, path: &[u8], mut sink: impl FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        let dir = self.walk(path, true)?.into_node()?;
+        let (client, mut after) = (self.client(), Cookie(0));
+        loop {
+            let mut part: Vec<(vfs::Ino, FileType, Vec<u8>, Cookie)> = Vec::new();
+            client.readdir(client.own(), dir.attr.ino, after, &mut |entry| {
+                let is_accepted = part.len() < LIST_PART;
+                if is_accepted {
+                    part.push((entry.ino, entry.kind, entry.name.to_vec(), entry.cookie));
+                }
+                is_accepted
+            })?;
+            let Some(last) = part.last() else {
+                return Ok(());
+            };
+            after = last.3;
+            for (ino, kind, name, cookie) in &part {
+                let entry = DirEntry {
+                    ino: *ino,
+                    kind: *kind,
+                    name,
+                    cookie: *cookie,
+                };
+                if !sink(&entry) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Waits until all changes that have returned are durable.
+    ///
+    /// # Errors
+    /// That of the first change that the service has refused since the last call of this kind.
+    pub fn sync(&self) -> Result<()> {
+        self.client().sync()
+    }
+}
+
+/// The access of an open.
+fn access(flags: OFlags) -> OpenFlags {
+    let access = flags & OFlags::ACCMODE;
+    if access == OFlags::WRONLY {
+        OpenFlags::WRITE
+    } else if access == OFlags::RDWR {
+        OpenFlags::READ | OpenFlags::WRITE
+    } else {
+        OpenFlags::READ
+    }
+}

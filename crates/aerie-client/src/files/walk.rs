@@ -1,0 +1,170 @@
+//! Resolution of paths. The root of the store is that of each path, as after `chroot`: a symbolic link to an
+//! absolute path leads there, and `..` in the root is the root.
+
+use crate::client::Client;
+use vfs::{Attr, Errno, FileSystem, FileType, Ino, Name, Result};
+
+/// Most symbolic links of a path.
+const LINKS_MAX: usize = 40;
+/// Most bytes of a path, with those of its symbolic links.
+const PATH_MAX: usize = 4096;
+
+/// An inode, with a reference.
+pub(super) struct Node<'c> {
+    client: &'c Client,
+    pub(super) attr: Attr,
+}
+
+impl<'c> Node<'c> {
+    /// An inode to which the last call took a reference.
+    pub(super) fn counted(client: &'c Client, attr: Attr) -> Self {
+        Self { client, attr }
+    }
+}
+
+impl Drop for Node<'_> {
+    fn drop(&mut self) {
+        if self.attr.ino != Ino::ROOT {
+            self.client.forget(self.attr.ino, 1);
+        }
+    }
+}
+
+/// The end of a path.
+pub(super) struct Found<'c> {
+    /// The directories of the path. That of the name is the last one.
+    dirs: Vec<Node<'c>>,
+    /// The last component. Empty if the path ends with a directory itself: `.`, `..`, the root.
+    name: Vec<u8>,
+    /// The inode, if the name exists.
+    node: Option<Node<'c>>,
+    /// A slash follows the name.
+    has_slash: bool,
+}
+
+impl<'c> Found<'c> {
+    /// The inode.
+    pub(super) fn into_node(self) -> Result<Node<'c>> {
+        self.node.ok_or(Errno::NOENT)
+    }
+
+    pub(super) fn ends_with_slash(&self) -> bool {
+        self.has_slash
+    }
+
+    fn dir(&self) -> Ino {
+        self.dirs.last().map_or(Ino::ROOT, |dir| dir.attr.ino)
+    }
+
+    /// The attributes of the inode.
+    pub(super) fn attr(&self) -> Result<Attr> {
+        match &self.node {
+            Some(node) => Ok(node.attr),
+            None => Err(Errno::NOENT),
+        }
+    }
+
+    /// The name, whether it exists or not.
+    pub(super) fn name(&self) -> Result<Name<'_>> {
+        match self.name.is_empty() {
+            true => Err(Errno::BUSY),
+            false => Ok(Name::new(self.dir(), &self.name)),
+        }
+    }
+
+    /// The name, for a node that is made there.
+    pub(super) fn new_name(&self, is_directory: bool) -> Result<Name<'_>> {
+        match self.node.is_some() || self.name.is_empty() {
+            true => Err(Errno::EXIST),
+            false if self.has_slash && !is_directory => Err(Errno::NOENT),
+            false => self.name(),
+        }
+    }
+}
+
+/// Resolves a path. `follow`: a symbolic link at the end, too.
+pub(super) fn walk<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {
+    let mut dirs: Vec<Node<'c>> = Vec::new();
+    let mut rest = path.to_vec();
+    let mut links = 0;
+    if path.is_empty() {
+        return Err(Errno::NOENT);
+    }
+    loop {
+        if rest.len() > PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if rest.first() == Some(&b'/') {
+            dirs.clear();
+        }
+        let is_slash = |byte: &u8| *byte == b'/';
+        let start = rest.iter().take_while(|byte| is_slash(byte)).count();
+        let end = rest.iter().skip(start).position(is_slash);
+        let end = end.map_or(rest.len(), |len| start + len);
+        let (name, after) = (rest[start..end].to_vec(), rest[end..].to_vec());
+        let is_last = after.iter().all(is_slash);
+        match &name[..] {
+            b"" | b"." | b".." => {
+                if name == b".." {
+                    dirs.pop();
+                }
+                if is_last {
+                    return itself(client, dirs);
+                }
+            }
+            _ => {
+                let node = match look(client, &dirs, &name) {
+                    Err(Errno::NOENT) if is_last => None,
+                    found => Some(found?),
+                };
+                let kind = node.as_ref().map(|node| node.attr.kind);
+                let has_slash = !after.is_empty();
+                match (node, kind) {
+                    (Some(node), Some(FileType::Symlink)) if follow || has_slash => {
+                        links += 1;
+                        if links > LINKS_MAX {
+                            return Err(Errno::LOOP);
+                        }
+                        let target = client.readlink(client.own(), node.attr.ino)?;
+                        rest = [&target[..], &after].concat();
+                        continue;
+                    }
+                    (Some(node), Some(FileType::Directory)) if !is_last => dirs.push(node),
+                    (Some(_), kind) if has_slash && kind != Some(FileType::Directory) => {
+                        return Err(Errno::NOTDIR);
+                    }
+                    (node, _) => {
+                        return Ok(Found {
+                            dirs,
+                            name,
+                            node,
+                            has_slash,
+                        });
+                    }
+                }
+            }
+        }
+        let slashes = after.iter().take_while(|byte| is_slash(byte)).count();
+        rest = after[slashes..].to_vec();
+    }
+}
+
+fn look<'c>(client: &'c Client, dirs: &[Node<'c>], name: &[u8]) -> Result<Node<'c>> {
+    let dir = dirs.last().map_or(Ino::ROOT, |dir| dir.attr.ino);
+    let attr = client.lookup(client.own(), dir, name)?;
+    Ok(Node::counted(client, attr))
+}
+
+/// The directory in which a path ends without a name.
+fn itself<'c>(client: &'c Client, mut dirs: Vec<Node<'c>>) -> Result<Found<'c>> {
+    let node = match dirs.pop() {
+        Some(dir) => dir,
+        None => Node::counted(client, client.getattr(client.own(), Ino::ROOT)?),
+    };
+    Ok(Found {
+        dirs,
+        name: Vec::new(),
+        node: Some(node),
+        has_slash: false,
+    })
+}
