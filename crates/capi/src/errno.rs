@@ -58,7 +58,8 @@ fn errno_of_backing(why: &BackingError) -> c_int {
     }
 }
 
-fn errno_of_file(why: &OpenError) -> c_int {
+/// The closest errno of a file that cannot be opened or mapped.
+pub(crate) fn errno_of_file(why: &OpenError) -> c_int {
     match why {
         OpenError::InUse { .. } => libc::EBUSY,
         OpenError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),

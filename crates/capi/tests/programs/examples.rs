@@ -1,15 +1,8 @@
 //! The programs in `examples/c`, compiled and run as the documents say.
 
-use crate::workshop::{Recipe, Workshop};
+use crate::workshop::{Recipe, Workshop, example};
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
-
-/// The path of an example.
-fn example(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/c");
-    path.join(name).to_str().unwrap().to_owned()
-}
 
 #[test]
 fn visits_are_kept_from_run_to_run() {

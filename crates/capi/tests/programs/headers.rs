@@ -18,6 +18,7 @@ fn the_headers_stand_alone() {
         ("short.cc", &["-std=c++20"]),
         ("structures.cc", &["-std=c++17", "-pedantic"]),
         ("structures.cc", &["-std=c++20", "-pedantic"]),
+        ("files.cc", &["-std=c++17", "-pedantic"]),
     ] {
         let workshop = Workshop::new();
         let recipe = Recipe {
@@ -30,12 +31,12 @@ fn the_headers_stand_alone() {
 }
 
 /// Words of the languages, and types of the standard headers, in declarations.
-const KNOWN: &str = "__asm__ __attribute__ char const extern int int64_t long noexcept size_t ssize_t static \
-                     struct typedef unsigned void";
+const KNOWN: &str = "__asm__ __attribute__ char const extern int int64_t long noexcept off_t size_t ssize_t \
+                     static struct typedef unsigned void";
 
 /// The system headers that the headers include.
-const SYSTEM: &str = "#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n\
-                      #include <sys/mman.h>\n#include <sys/types.h>\n";
+const SYSTEM: &str = "#include <fcntl.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n\
+                      #include <sys/mman.h>\n#include <sys/stat.h>\n#include <sys/types.h>\n";
 
 /// The source text after the preprocessor.
 fn preprocessed(language: &str, options: &[&str], source: &str) -> String {
@@ -110,7 +111,13 @@ fn declared(text: &str) -> BTreeSet<String> {
 fn every_name_of_the_headers_has_the_prefix() {
     for language in ["c", "c++"] {
         let theirs = macros(language, SYSTEM);
-        for header in ["selvedge.h", "selvedge/structures.h"] {
+        let of_memory = "selvedge_pmalloc selvedge_tx_strlen selvedge_keep selvedge_log";
+        let of_files = "selvedge_store selvedge_file_open selvedge_kv_put";
+        for (header, expected) in [
+            ("selvedge.h", of_memory),
+            ("selvedge/structures.h", of_memory),
+            ("selvedge/files.h", of_files),
+        ] {
             let source = format!("{SYSTEM}#include <{header}>\n");
             let taken: Vec<_> = macros(language, &source)
                 .difference(&theirs)
@@ -119,7 +126,6 @@ fn every_name_of_the_headers_has_the_prefix() {
                 .collect();
             assert_eq!(taken, [] as [&str; 0], "macros of {header}, {language}");
             let declared = declared(&of_selvedge(&preprocessed(language, &[], &source)));
-            let expected = "selvedge_pmalloc selvedge_tx_strlen selvedge_keep selvedge_log";
             for name in expected.split(' ') {
                 assert!(declared.contains(name), "{name} is not found in {header}");
             }

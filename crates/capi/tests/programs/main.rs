@@ -4,6 +4,7 @@ mod workshop;
 
 mod crashes;
 mod examples;
+mod files;
 mod headers;
 mod memory;
 mod pointers;

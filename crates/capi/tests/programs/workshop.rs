@@ -201,6 +201,12 @@ pub fn try_both_libraries(source: &str) {
     }
 }
 
+/// The path of an example.
+pub fn example(name: &str) -> String {
+    let path = here().join("../../examples/c").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
 /// The output of a program, which must have succeeded.
 pub fn said(output: &Output, program: &Path) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
