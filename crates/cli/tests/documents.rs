@@ -144,6 +144,11 @@ fn sessions_about_mounting_are_true() {
 }
 
 #[test]
+fn sessions_about_files_in_programs_are_true() {
+    sessions_are_true("docs/files.md");
+}
+
+#[test]
 fn sessions_about_stacks_are_true() {
     sessions_are_true("docs/stacks.md");
 }
