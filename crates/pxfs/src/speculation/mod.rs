@@ -38,6 +38,8 @@ use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, Result, StatFs, Timestamp};
 /// Headers or pages that are asked for at first, and at most.
 const FIRST_REQUEST: usize = 64;
 const LARGEST_REQUEST: usize = 4096;
+/// Most requests of a call that needs more than the service grants at once.
+const REQUESTS: usize = 4;
 
 /// The service, as a client reaches it. A speculation waits for the answers inside its calls.
 pub trait Host: Send + Sync {
@@ -334,23 +336,26 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         Ok(done)
     }
 
-    /// Sees to it that this many pages and headers are reserved, if there is space.
+    /// Sees to it that this many pages and headers are reserved, if there is space. The service grants a part of
+    /// what is free at a time, so that one client does not take all.
     fn refill(&self, wanted: [usize; 2]) -> Result<()> {
-        let (pages, headers) = self.fs.store.reserved();
-        if pages >= wanted[0] && headers >= wanted[1] {
-            return Ok(());
-        }
-        let mut state = self.state.lock();
-        let mut ask = [0; 2];
-        for (n, left) in [pages, headers].into_iter().enumerate() {
-            if left < wanted[n] {
-                ask[n] = wanted[n].max(state.requests[n]);
-                state.requests[n] = (state.requests[n] * 2).min(LARGEST_REQUEST);
+        for _ in 0..REQUESTS {
+            let (pages, headers) = self.fs.store.reserved();
+            if pages >= wanted[0] && headers >= wanted[1] {
+                return Ok(());
             }
+            let mut state = self.state.lock();
+            let mut ask = [0; 2];
+            for (n, left) in [pages, headers].into_iter().enumerate() {
+                if left < wanted[n] {
+                    ask[n] = wanted[n].max(state.requests[n]);
+                    state.requests[n] = (state.requests[n] * 2).min(LARGEST_REQUEST);
+                }
+            }
+            let more = self.host.reserve(ask[0], ask[1])?;
+            self.fs.store.extend(&more);
+            state.reserve.append(more);
         }
-        let more = self.host.reserve(ask[0], ask[1])?;
-        self.fs.store.extend(&more);
-        state.reserve.append(more);
         Ok(())
     }
 
