@@ -9,7 +9,7 @@
 //!   If that takes longer than the lease of the service, the service ends the session of the borrower, and
 //!   the borrow returns `ENODEV`. From then on the bytes may change, so a closure must be short.
 //! - **K4** A value is the contents of a file with the name of the key, for every client and mount of the
-//!   store.
+//!   store. A write to the file is not a put: a get meanwhile may return a part of it. A borrow waits.
 //!
 //! The client and the service run the operation [`Op::Put`](aerie_proto::ops::Op::Put), with the checks of an
 //! open for writing. A get locks and finds the file once, and opens nothing.

@@ -1,6 +1,7 @@
 //! Clients of other users.
 
 use crate::world::{Role, World, contents, make, take_turns};
+use aerie_client::{Client, Kv};
 use aerie_proto::messages::Class;
 use aerie_server::Limits;
 use std::fs::{File, OpenOptions};
@@ -40,6 +41,9 @@ fn with_strangers(mode: u32, role: &str) {
     make(&client, open.ino, "reply", b"reply");
     stranger.go_on();
     stranger.end();
+    let kv = Kv::open(&client, b"open").unwrap();
+    assert_eq!(kv.get(b"key").unwrap().unwrap(), b"new");
+    drop(kv);
     client.close().unwrap();
     service.stop();
     world.check();
@@ -103,7 +107,47 @@ fn act(world: &World, class: Class) {
     names.sort();
     assert_eq!(names, [&b"."[..], b"..", b"reply", b"theirs"]);
     fs.unlink(cx, open.ino, b"reply").unwrap();
+    values(&client);
     client.close().unwrap();
+}
+
+/// Values, as far as the permissions of their files allow.
+fn values(client: &Client) {
+    let own = Kv::open(client, b"own").unwrap();
+    assert_eq!(own.get(b"secret"), Err(Errno::ACCESS));
+    assert_eq!(own.put(b"secret", b"value"), Err(Errno::ACCESS));
+    let root = Kv::open(client, b"/").unwrap();
+    assert_eq!(root.get(b"read me").unwrap().unwrap(), b"contents");
+    assert_eq!(root.put(b"read me", b"value"), Err(Errno::ACCESS));
+    assert_eq!(root.put(b"mine", b"value"), Err(Errno::ACCESS));
+    assert_eq!(root.erase(b"read me"), Err(Errno::ACCESS));
+    let kv = Kv::open(client, b"open").unwrap();
+    // A read of such a value takes several requests, if the client makes some.
+    let large: Vec<u8> = (0..3_000_000).map(|n: u32| (n % 251) as u8).collect();
+    for value in [&b""[..], b"value", &large, b"last"] {
+        kv.put(b"key", value).unwrap();
+        assert_eq!(kv.get(b"key").unwrap().unwrap(), value);
+        let is_same = kv.borrow(b"key", |borrowed| borrowed == value);
+        assert_eq!(is_same, Ok(Some(true)));
+    }
+    let mut buf = [0; 3];
+    assert_eq!(kv.get_into(b"key", &mut buf), Ok(Some(4)));
+    assert_eq!(&buf, b"las");
+    let compare = |old: Option<&[u8]>, new| kv.compare_and_put(b"key", old, new);
+    assert_eq!(compare(None, b"new"), Ok(false));
+    assert_eq!(compare(Some(b"other"), b"new"), Ok(false));
+    assert_eq!(compare(Some(b"last"), b"new"), Ok(true));
+    let mut keys = Vec::new();
+    kv.list(|key| {
+        keys.push(key.to_vec());
+        true
+    })
+    .unwrap();
+    keys.sort();
+    assert_eq!(keys, [&b"key"[..], b"theirs"]);
+    assert_eq!(kv.erase(b"theirs"), Ok(true));
+    assert_eq!(kv.get(b"theirs"), Ok(None));
+    kv.sync().unwrap();
 }
 
 /// No descriptor of this process leads to the image for writing.

@@ -6,8 +6,9 @@ use aerie_client::{Client, Kv};
 use aerie_server::Limits;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use vfs::{Cookie, Ctx, Errno, FileSystem, FileType, Ino, NewNode, OpenFlags};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+use vfs::{Ctx, Errno, FileSystem, FileType, Ino, NewNode, OpenFlags};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("keys_and_values_agree_with_a_map", agrees_with_a_map),
@@ -21,6 +22,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("a_killed_client_leaves_whole_values", killed),
     ("a_borrowed_value_waits_for_its_reader", borrowed),
+    ("a_borrowed_value_is_not_copied", in_place),
     ("a_borrow_longer_than_the_lease_fails", borrowed_too_long),
 ];
 pub(crate) const CLIENTS: &[(&str, Role)] = &[("puts", puts), ("puts and dies", dies)];
@@ -202,6 +204,13 @@ fn refused_keys() {
     assert!(all(&kv).is_empty());
     let large = vec![7; Kv::<&Client>::VALUE_MAX as usize + 1];
     assert_eq!(kv.put(b"key", &large), Err(Errno::FBIG));
+    // The store has less than 16 MiB.
+    assert_eq!(kv.put(b"key", &large[1..]), Err(Errno::NOSPC));
+    assert_eq!(kv.get(b"key"), Ok(None));
+    let part = &large[..4 << 20];
+    kv.put(b"key", part).unwrap();
+    assert_eq!(kv.borrow(b"key", |value| value == part), Ok(Some(true)));
+    assert_eq!(kv.erase(b"key"), Ok(true));
     assert_eq!(Kv::open(&client, b"nothing").err(), Some(Errno::NOENT));
     assert_eq!(Kv::open(&client, b"kv/link").err(), Some(Errno::NOTDIR));
     drop(kv);
@@ -348,7 +357,8 @@ fn dies(world: &World) {
     take_turns();
 }
 
-/// Another client that puts the value waits for the closure. Its own client puts other values meanwhile.
+/// Another client that puts the value waits for the closure, and so does one that overwrites the file. Its own
+/// client puts other values meanwhile.
 fn borrowed() {
     let world = World::new();
     let service = world.serve(Limits::default());
@@ -357,48 +367,79 @@ fn borrowed() {
         .each_ref()
         .map(|client| Kv::create(client, b"kv").unwrap());
     kvs[0].put(b"key", &[1; 6000]).unwrap();
-    kvs[0].sync().unwrap();
-    let (is_put, is_reading) = (AtomicBool::new(false), Barrier::new(2));
+    let cx = &Ctx::root();
+    let dir = clients[1].lookup(cx, Ino::ROOT, b"kv").unwrap().ino;
+    let file = clients[1].lookup(cx, dir, b"key").unwrap().ino;
+    // Writes beside readers are in place.
+    for _ in 0..3 {
+        assert_eq!(clients[1].write(cx, file, 0, &[1; 6000]), Ok(6000));
+        assert_eq!(kvs[0].get(b"key").unwrap().unwrap(), [1; 6000]);
+    }
+    let (changes, is_reading) = (AtomicUsize::new(0), Barrier::new(4));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             is_reading.wait();
             kvs[1].put(b"key", &[2; 6000]).unwrap();
-            is_put.store(true, SeqCst);
+            changes.fetch_add(1, SeqCst);
+        });
+        scope.spawn(|| {
+            is_reading.wait();
+            assert_eq!(clients[1].write(cx, file, 0, &[2; 6000]), Ok(6000));
+            changes.fetch_add(1, SeqCst);
         });
         let beside = scope.spawn(|| {
             is_reading.wait();
             kvs[0].put(b"other", b"value").unwrap();
         });
-        let mut beside = Some(beside);
-        let read = kvs[0].borrow(b"key", |value| {
-            is_reading.wait();
-            is_reading.wait();
-            assert_eq!(kvs[0].get(b"other"), Err(Errno::DEADLK));
-            beside.take().unwrap().join().unwrap();
-            for _ in 0..50 {
-                assert!(value == [1; 6000] && !is_put.load(SeqCst));
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
-            value.as_ptr() as usize
-        });
-        assert_ne!(read.unwrap().unwrap(), 0);
-    });
-    assert_eq!(kvs[0].get(b"key").unwrap().unwrap(), [2; 6000]);
-    // It was read in place: at the same address each time, until the next put.
-    let address = || {
         kvs[0]
-            .borrow(b"key", |value| value.as_ptr() as usize)
+            .borrow(b"key", |value| {
+                is_reading.wait();
+                assert_eq!(kvs[0].get(b"other"), Err(Errno::DEADLK));
+                beside.join().unwrap();
+                for _ in 0..50 {
+                    assert!(value == [1; 6000] && changes.load(SeqCst) == 0);
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            })
             .unwrap()
-    };
-    let first = address();
-    drop(kvs[0].get(b"other").unwrap());
-    assert_eq!(address(), first);
-    let mut sink = |_: &vfs::DirEntry<'_>| true;
-    clients[0]
-        .readdir(&Ctx::root(), Ino::ROOT, Cookie(0), &mut sink)
-        .unwrap();
+            .unwrap();
+    });
+    assert_eq!(changes.into_inner(), 2);
+    assert_eq!(kvs[0].get(b"key").unwrap().unwrap(), [2; 6000]);
     drop(kvs);
     drop(clients);
+    service.stop();
+    world.check();
+}
+
+/// A value is read where it is: at the same address each time, until a put.
+fn in_place() {
+    let world = World::new();
+    let service = world.serve(Limits::default());
+    let client = world.lazy_client();
+    let kv = Kv::create(&client, b"kv").unwrap();
+    kv.put(b"key", &[1; 6000]).unwrap();
+    let address = || {
+        let read = kv.borrow(b"key", |value| (value.as_ptr() as usize, value[0]));
+        read.unwrap().unwrap()
+    };
+    // Not shipped yet: it is a copy.
+    assert_eq!(address().1, 1);
+    kv.sync().unwrap();
+    let (first, _) = address();
+    // A copy would have been here.
+    let kept = std::hint::black_box(vec![0u8; 6000]);
+    assert_eq!(address(), (first, 1));
+    assert_ne!(kept.as_ptr() as usize, first);
+    kv.put(b"other", &[3; 6000]).unwrap();
+    kv.sync().unwrap();
+    assert_eq!(address(), (first, 1));
+    kv.put(b"key", &[2; 6000]).unwrap();
+    kv.sync().unwrap();
+    let (second, byte) = address();
+    assert!(second != first && byte == 2);
+    drop(kv);
+    drop(client);
     service.stop();
     world.check();
 }
