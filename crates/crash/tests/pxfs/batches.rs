@@ -2,7 +2,7 @@
 
 use super::bounds::bound;
 use aerie_objects::{Kind, ObjectId};
-use aerie_proto::ops::{Batch, Data, Name, Node, Op, Operation};
+use aerie_proto::ops::{Batch, Condition, Data, Name, Node, Op, Operation};
 use crash::program::{Memory, Program, explore};
 use crash::{Options, PersistModel};
 use medium::{MemoryPmem, Rule};
@@ -43,10 +43,16 @@ enum Kinds {
     SetXattr,
     RemoveXattr,
     Access,
+    /// A value in place of contents.
+    Put,
+    /// A value that the client has stored.
+    PutStored,
+    /// A value in a new file.
+    PutNew,
 }
 use Kinds::*;
 
-const KINDS: [Kinds; 23] = [
+const KINDS: [Kinds; 26] = [
     Make(FileType::Regular),
     Make(FileType::Directory),
     Make(FileType::Symlink),
@@ -70,6 +76,9 @@ const KINDS: [Kinds; 23] = [
     SetXattr,
     RemoveXattr,
     Access,
+    Put,
+    PutStored,
+    PutNew,
 ];
 
 struct All;
@@ -145,18 +154,14 @@ impl World {
                 ino: held(batch, other),
                 count: 1,
             },
-            Stored => {
-                let page = self.pages[n];
-                memory.store(page, &[n as u8 + 1; 4096]);
-                memory.flush(page, 4096);
-                memory.fence(Rule::DurableBeforeReturn).map_err(text)?;
-                let pages = vec![page];
-                Op::Write {
-                    ino: other,
-                    off: 8192 + 4096 * n as u64,
-                    data: Data::Stored { len: 4096, pages },
-                }
-            }
+            Stored => Op::Write {
+                ino: other,
+                off: 8192 + 4096 * n as u64,
+                data: self.stored(memory, n)?,
+            },
+            PutStored => put(b"file", self.stored(memory, n)?, None),
+            Put => put(b"file", Data::Bytes(NAMES[n]), None),
+            PutNew => put(NAMES[n], Data::Bytes(&[9; 5000]), Some(self.objects[0][n])),
             Make(_) | Tmpfile | Link | Unlink | Rmdir | UnlinkHeld | Replace | Exchange | Move => {
                 self.of_names(n, kind)
             }
@@ -167,6 +172,16 @@ impl World {
         let caller = None;
         batch.push(&Operation { caller, time, op });
         Ok(())
+    }
+
+    /// Contents that the client has stored in a page, which are durable.
+    fn stored(&self, memory: &Memory, n: usize) -> Result<Data<'static>, String> {
+        let page = self.pages[n];
+        memory.store(page, &[n as u8 + 1; 4096]);
+        memory.flush(page, 4096);
+        memory.fence(Rule::DurableBeforeReturn).map_err(text)?;
+        let pages = vec![page];
+        Ok(Data::Stored { len: 4096, pages })
     }
 
     fn of_names(&self, n: usize, kind: Kinds) -> Op<'static> {
@@ -284,6 +299,16 @@ impl World {
     fn send(&mut self, batch: &Batch) -> Result<usize, String> {
         let answers = self.fs.apply(&mut self.session, &All, batch.bytes());
         Ok(answers.map_err(text)?.refused.len())
+    }
+}
+
+fn put(name: &'static [u8], data: Data<'static>, object: Option<ObjectId>) -> Op<'static> {
+    Op::Put {
+        at: root(name),
+        mode: 0o640,
+        data,
+        object,
+        condition: Condition::Always,
     }
 }
 

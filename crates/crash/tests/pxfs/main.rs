@@ -6,6 +6,7 @@ mod batches;
 mod bounds;
 #[path = "../scripts/mod.rs"]
 mod scripts;
+mod values;
 
 use aerie_objects::seeded::{Bug, arm, fired};
 use bounds::bound;
