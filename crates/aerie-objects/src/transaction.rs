@@ -264,10 +264,13 @@ impl<'a, P: Pmem> Transaction<'a, P> {
 
     /// A page that this transaction has freed, if that bug is armed.
     fn reused(&mut self) -> Option<u64> {
+        if !hit(Bug::ReuseAtOnce) {
+            return None;
+        }
         let is_given = |step: &Step| matches!(step, Step::GavePage(_));
         let at = self.changes.steps.iter().position(is_given)?;
-        match hit(Bug::ReuseAtOnce).then(|| self.changes.steps.remove(at)) {
-            Some(Step::GavePage(page)) => Some(page),
+        match self.changes.steps.remove(at) {
+            Step::GavePage(page) => Some(page),
             _ => None,
         }
     }
