@@ -40,16 +40,21 @@ pub(crate) fn ext4_on_loop(bytes: u64) -> Result<OwnedFd> {
 
 /// Runs a program to its end; its first message becomes the error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+/// Runs a program as [`run`] does, and returns its output.
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = |why: String| Error::Program {
         program: program.clone(),
         why,
     };
     let output = command.output().map_err(|e| failed(e.to_string()))?;
-    if output.status.success() {
-        return Ok(());
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(failed(why(&output))),
     }
-    Err(failed(why(&output)))
 }
 
 /// The first line of a failed program's error output, or else its exit status.

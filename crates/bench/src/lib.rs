@@ -73,6 +73,7 @@ pub mod stats;
 mod table;
 mod target;
 mod tree;
+mod values;
 pub mod workloads;
 
 pub use engine::{Engine, names};

@@ -6,6 +6,7 @@ use aerie_client::{Client, Options};
 use aerie_server::{Limits, Serving, serve};
 use medium::{Latency, LatencyModel, MapOptions, Pmem};
 use pxfs::{MkfsOptions, Pxfs};
+use std::borrow::Borrow;
 use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
@@ -75,6 +76,12 @@ fn begin<P: Pmem + 'static>(memory: P, image: &File, socket: &Path) -> Result<Se
 pub(crate) struct Connected {
     client: Client,
     _service: Arc<Service>,
+}
+
+impl Borrow<Client> for Connected {
+    fn borrow(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Deref for Connected {

@@ -4,6 +4,7 @@ use crate::error::{Context, Result};
 use crate::server::{Served, Server};
 use crate::service::Service;
 use crate::tree::{Directory, InProcess, Tree};
+use crate::values::Values;
 use crate::{Engine, detached, images};
 use engine::{Scratch, ScratchOptions};
 use medium::{Latency, LatencyModel};
@@ -15,6 +16,9 @@ use tempfile::TempDir;
 
 /// Bytes that ext4 needs besides those of the image: its journal and its inodes.
 const EXT4_BYTES: u64 = 256 << 20;
+
+/// Bytes of a store of Aerie besides those of the image: what a client has reserved is not free for others.
+const RESERVED_BYTES: u64 = 256 << 20;
 
 /// A target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub(crate) enum Target {
     Pxfs,
     /// PXFS: a FUSE mount of a client, by system calls.
     Fuse,
+    /// KVFS: a service, and clients of it that use keys and values in this process.
+    Kvfs,
 }
 
 /// The memory and the program of a target.
@@ -50,6 +56,8 @@ pub(crate) enum Made {
     Tree(Arc<dyn Tree>),
     /// Each of its users is a client of a service.
     Service(Arc<Service>),
+    /// Each of its users is a client of a service, and uses keys and values.
+    Values(Arc<Service>),
 }
 
 impl Made {
@@ -65,6 +73,10 @@ impl Made {
             Self::Service(service) => {
                 let client = Service::client(Arc::clone(service), options)?;
                 Ok(Arc::new(InProcess::new(client)))
+            }
+            Self::Values(service) => {
+                let client = Service::client(Arc::clone(service), options)?;
+                Ok(Arc::new(Values::new(client)?))
             }
         }
     }
@@ -101,11 +113,15 @@ impl Target {
                 Arc::new(Directory::mounted(server, scratch)?)
             }
             Self::Pxfs => {
-                let service = Service::start(image_bytes, latency)?;
+                let service = Service::start(image_bytes + RESERVED_BYTES, latency)?;
                 return Ok(Made::Service(Arc::new(service)));
             }
+            Self::Kvfs => {
+                let service = Service::start(image_bytes + RESERVED_BYTES, latency)?;
+                return Ok(Made::Values(Arc::new(service)));
+            }
             Self::Fuse => {
-                let service = Service::start(image_bytes, latency)?;
+                let service = Service::start(image_bytes + RESERVED_BYTES, latency)?;
                 let scratch = temporary(Path::new("/dev/shm"))?;
                 let mut command = Command::new(program);
                 command.args(["mount", "--foreground"]);
@@ -138,6 +154,7 @@ impl fmt::Display for Target {
             Self::Mounted(engine) => write!(f, "{engine}, mounted"),
             Self::Pxfs => f.write_str("pxfs"),
             Self::Fuse => f.write_str("fuse"),
+            Self::Kvfs => f.write_str("kvfs"),
         }
     }
 }

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags, SetAttr};
 
 /// The bytes that are written.
-static DATA: [u8; 1 << 20] = [b'm'; 1 << 20];
+pub(crate) static DATA: [u8; 1 << 20] = [b'm'; 1 << 20];
 
 /// A file system that several threads use.
 pub(crate) trait Tree: Send + Sync {

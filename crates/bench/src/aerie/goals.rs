@@ -6,11 +6,10 @@ use super::{Options, Row, Target, clients};
 use crate::micro::{Bound, Goal};
 
 /// Calls that are compared with those on the mount.
-pub(super) const BESIDE_FUSE: [Op; 5] =
-    [Op::ReadSeq, Op::ReadRand, Op::Open, Op::Stat, Op::ReadSmall];
-/// Number of goals of a run with all figures.
+const BESIDE_FUSE: [Op; 5] = [Op::ReadSeq, Op::ReadRand, Op::Open, Op::Stat, Op::ReadSmall];
+/// Number of goals of a run without the mount and `selvedge run`.
 #[cfg(test)]
-pub(super) const COUNT: usize = Op::PUBLISHED.len() + BESIDE_FUSE.len() + 2 + 1;
+pub(super) const COUNT: usize = Op::PUBLISHED.len() + 2 + 1;
 
 const OURS: &str = "pxfs";
 
@@ -28,6 +27,32 @@ impl Found<'_> {
     fn beside(&self, other: Target, op: Op) -> Option<[f64; 2]> {
         let ns = |target| self.row(target, op.name(), 1)?.ns_median;
         Some([ns(other.name())?, ns(OURS)?])
+    }
+
+    /// A small file that an unmodified program reads.
+    fn under_run(&self) -> Option<Goal> {
+        let op = Op::ReadSmall.name();
+        let ns = |target: Target| self.row(target.name(), op, 1)?.ns_median;
+        Some(Goal {
+            what: format!("{op} under run / tmpfs"),
+            figure: ns(Target::Run)? / ns(Target::Tmpfs)?,
+            bound: Bound::AtMost(1.0),
+        })
+    }
+
+    /// The web proxy on keys and values.
+    fn values(&self, threads: usize, least: f64) -> Option<Goal> {
+        let rate = |target: Target| {
+            let is_it = |row: &&Row| {
+                (&*row.target, &*row.op, row.threads) == (target.name(), "webproxy", threads)
+            };
+            self.0.iter().find(is_it)?.ops_per_second
+        };
+        Some(Goal {
+            what: format!("kvfs webproxy, threads: {threads}, to tmpfs"),
+            figure: rate(Target::Kvfs)? / rate(Target::Tmpfs)?,
+            bound: Bound::AtLeast(least),
+        })
     }
 
     /// Our rates of two kinds of work.
@@ -74,6 +99,12 @@ pub(super) fn judge(rows: &[Row], options: &Options) -> Vec<Goal> {
     });
     with_tmpfs
         .chain(with_fuse)
+        .chain(found.under_run())
+        .chain(
+            [(1, 1.86), (2, 1.3)]
+                .into_iter()
+                .filter_map(|(threads, least)| found.values(threads, least)),
+        )
         .chain(shared)
         .chain(scaling)
         .collect()

@@ -4,7 +4,7 @@
 //! A client of PXFS is called in this process, and its service runs in threads of this process, over a
 //! file in `/dev/shm` that is really flushed. So are BPFS and SoupFS, which have no clients. tmpfs, ext4
 //! and a FUSE mount of PXFS are used by system calls. Targets that single calls measure take turns, round by
-//! round. A target that this machine cannot have has a row with the reason.
+//! round. Another process measures a directory under `selvedge run` after that. A target that this machine cannot have has a row with the reason.
 
 mod calls;
 mod clients;
@@ -12,6 +12,7 @@ mod goals;
 mod options;
 mod run;
 mod sharing;
+mod under_run;
 
 pub use options::{Options, Part, Target};
 
@@ -24,11 +25,11 @@ use crate::micro::Goal;
 use crate::table::{self, Grid};
 use crate::{stats, workloads};
 use run::Run;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One kind of work on one target.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The engine, the directory or the mount.
     pub target: String,
@@ -48,7 +49,7 @@ pub struct Row {
     /// the calls counts.
     pub ops_per_second: Option<f64>,
     /// The reason why there are no figures.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }
 
@@ -83,9 +84,9 @@ impl Row {
         }
     }
 
-    fn missing(target: Target, why: &Error) -> Self {
+    fn missing(target: &str, why: &Error) -> Self {
         Self {
-            target: target.name().into(),
+            target: target.into(),
             op: "single calls".into(),
             clients: 1,
             threads: 1,
@@ -246,14 +247,16 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
+    const FILES: [Target; 4] = [Target::Pxfs, Target::Bpfs, Target::Soupfs, Target::Tmpfs];
+
     #[test]
     fn every_target_has_every_figure() {
         let options = Options {
-            targets: vec![Target::Pxfs, Target::Bpfs, Target::Soupfs, Target::Tmpfs],
+            targets: [&FILES[..], &[Target::Kvfs]].concat(),
             ..Options::default().quick()
         };
         let report = run(&options, &mut |_| ()).unwrap();
-        for target in options.targets.iter().map(|target| target.name()) {
+        for target in FILES.map(Target::name) {
             for op in calls::Op::ALL {
                 let mut rows = report.rows.iter();
                 let row = rows.find(|row| row.target == target && row.op == op.name());
@@ -276,8 +279,11 @@ mod tests {
         assert_eq!(count(", one file"), 2 * (3 + 4));
         assert_eq!(count(", own directories"), 2 * 3);
         assert_eq!(report.missing(), [""; 0]);
-        // Without the mount.
-        assert_eq!(report.goals.len(), goals::COUNT - goals::BESIDE_FUSE.len());
+        // Without those of the mount and of other processes.
+        let of_values = |goal: &&Goal| goal.what.starts_with("kvfs");
+        let goals = report.goals.iter();
+        assert_eq!(goals.filter(|goal| !of_values(goal)).count(), goals::COUNT);
+        assert!(report.goals.iter().any(|goal| of_values(&goal)));
         let json = serde_json::to_value(&report).unwrap();
         assert!(json[0]["ns_p95"].is_number() && json[0]["clients"] == 1);
     }

@@ -5,6 +5,9 @@ use crate::{machine, target};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Memory beyond that of the large file, for the small ones and the logs of file systems.
+pub(super) const ROOM: u64 = 64 << 20;
+
 /// A file system of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -20,11 +23,27 @@ pub enum Target {
     Ext4,
     /// A FUSE mount of a client of PXFS.
     Fuse,
+    /// PXFS by system calls of a program under `selvedge run`.
+    Run,
+    /// Clients of KVFS that are called in this process, for one workload.
+    Kvfs,
 }
 
 impl Target {
     /// All targets, in the order of the report.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
+        Self::Pxfs,
+        Self::Bpfs,
+        Self::Soupfs,
+        Self::Tmpfs,
+        Self::Ext4,
+        Self::Fuse,
+        Self::Run,
+        Self::Kvfs,
+    ];
+
+    /// Those whose files this process can use.
+    pub(super) const CALLED: [Self; 6] = [
         Self::Pxfs,
         Self::Bpfs,
         Self::Soupfs,
@@ -32,6 +51,9 @@ impl Target {
         Self::Ext4,
         Self::Fuse,
     ];
+
+    /// Those whose memory can have delays.
+    pub(super) const DELAYED: [Self; 3] = [Self::Pxfs, Self::Bpfs, Self::Soupfs];
 
     /// Its name in rows and on the command line.
     pub fn name(self) -> &'static str {
@@ -42,12 +64,14 @@ impl Target {
             Self::Tmpfs => "tmpfs",
             Self::Ext4 => "ext4",
             Self::Fuse => "fuse",
+            Self::Run => "run",
+            Self::Kvfs => "kvfs",
         }
     }
 
-    /// The way to make it.
-    pub(super) fn to_make(self) -> Result<target::Target> {
-        Ok(match self {
+    /// The way to make it for calls of this process. `None` if it needs another process.
+    pub(super) fn to_make(self) -> Result<Option<target::Target>> {
+        Ok(Some(match self {
             Self::Pxfs => target::Target::Pxfs,
             Self::Bpfs | Self::Soupfs => {
                 target::Target::Engine(self.name().parse().map_err(Error::Usage)?)
@@ -55,12 +79,9 @@ impl Target {
             Self::Tmpfs => target::Target::Directory("/dev/shm".into()),
             Self::Ext4 => target::Target::Ext4,
             Self::Fuse => target::Target::Fuse,
-        })
-    }
-
-    /// Whether its memory can have delays.
-    pub(super) fn has_delays(self) -> bool {
-        matches!(self, Self::Pxfs | Self::Bpfs | Self::Soupfs)
+            Self::Kvfs => target::Target::Kvfs,
+            Self::Run => return Ok(None),
+        }))
     }
 }
 
@@ -134,6 +155,8 @@ pub struct Options {
     pub parts: Vec<Part>,
     /// The file systems to measure.
     pub targets: Vec<Target>,
+    /// Instead of them a directory, by system calls. It has single calls only.
+    pub dir: Option<PathBuf>,
     /// The `selvedge` program, which mounts.
     pub program: PathBuf,
     /// Bytes of the large file.
@@ -154,6 +177,7 @@ impl Default for Options {
         Self {
             parts: Part::ALL.to_vec(),
             targets: Target::ALL.to_vec(),
+            dir: None,
             program: std::env::current_exe().unwrap_or_else(|_| "selvedge".into()),
             file_bytes: usual_file_bytes(),
             rounds: 30,

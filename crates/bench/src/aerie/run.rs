@@ -1,19 +1,18 @@
 //! The parts of a run.
 
 use super::calls::Calls;
-use super::{Options, Part, Row, Target, clients, sharing};
+use super::options::ROOM;
+use super::{Options, Part, Row, Target, clients, sharing, under_run};
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::machine::Pinned;
 use crate::scaling::thread_counts;
-use crate::target::{Made, Making};
+use crate::target::{self, Made, Making};
 use crate::tree::Tree;
 use crate::workloads::{self, Workload};
 use medium::LatencyModel;
 use std::sync::Arc;
 
-/// Memory beyond that of the large file, for the small ones and the logs of file systems.
-const ROOM: u64 = 64 << 20;
 /// Sizes of batches in bytes.
 const BATCHES: [u64; 5] = [64 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20];
 
@@ -30,7 +29,8 @@ impl Run<'_> {
         match part {
             Part::Calls => {
                 self.calls(None)?;
-                self.calls(Some(LatencyModel::PHASE_CHANGE))
+                self.calls(Some(LatencyModel::PHASE_CHANGE))?;
+                self.calls_under_run()
             }
             Part::Sharing => self.sharing(),
             Part::Workloads => self.workloads(),
@@ -50,13 +50,26 @@ impl Run<'_> {
         some.iter().filter(chosen).copied().collect()
     }
 
+    /// Those that this process can call, with their names.
+    fn called(&self, some: &[Target]) -> Result<Vec<(String, target::Target)>> {
+        if let Some(dir) = &self.options.dir {
+            let directory = target::Target::Directory(dir.clone());
+            return Ok(vec![(dir.display().to_string(), directory)]);
+        }
+        let to_make = |target: Target| {
+            let made = target.to_make().transpose()?;
+            Some(made.map(|made| (target.name().to_owned(), made)))
+        };
+        self.some(some).into_iter().filter_map(to_make).collect()
+    }
+
     fn make(
         &self,
-        target: Target,
+        target: &target::Target,
         image_bytes: u64,
         latency: Option<LatencyModel>,
     ) -> Result<Made> {
-        target.to_make()?.make(Making {
+        target.make(Making {
             image_bytes,
             program: &self.options.program,
             latency,
@@ -69,20 +82,19 @@ impl Run<'_> {
             None => op.to_owned(),
             Some(model) => format!("{op}, {} ns", model.flush_line_ns),
         };
-        let mut targets = self.some(&Target::ALL);
-        targets.retain(|target| latency.is_none() || target.has_delays());
-        let mut trees: Vec<(Target, Arc<dyn Tree>)> = Vec::new();
-        for target in targets {
-            self.next(&format!("single calls: preparing {}", target.name()))?;
+        let targets = match latency {
+            None => self.called(&Target::CALLED)?,
+            Some(_) if self.options.dir.is_some() => return Ok(()),
+            Some(_) => self.called(&Target::DELAYED)?,
+        };
+        let mut trees: Vec<(String, Arc<dyn Tree>)> = Vec::new();
+        for (name, target) in targets {
+            self.next(&format!("single calls: preparing {name}"))?;
             let bytes = self.options.file_bytes + ROOM;
-            match self
-                .make(target, bytes, latency)
-                .and_then(|made| made.client())
-            {
-                Ok(tree) => trees.push((target, tree)),
-                Err(why) if target.to_make()?.is_optional() => {
-                    self.rows.push(Row::missing(target, &why));
-                }
+            let made = self.make(&target, bytes, latency);
+            match made.and_then(|made| made.client()) {
+                Ok(tree) => trees.push((name, tree)),
+                Err(why) if target.is_optional() => self.rows.push(Row::missing(&name, &why)),
                 Err(why) => return Err(why),
             }
         }
@@ -101,8 +113,8 @@ impl Run<'_> {
                 all.iter_mut().for_each(Calls::forget);
             }
         }
-        for ((target, _), calls) in trees.iter().zip(all) {
-            let rows = calls.rows(target.name());
+        for ((name, _), calls) in trees.iter().zip(all) {
+            let rows = calls.rows(name);
             let rows = rows.into_iter().map(|row| Row {
                 op: delayed(&row.op),
                 ..row
@@ -112,17 +124,27 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Single calls of a program under `selvedge run`.
+    fn calls_under_run(&mut self) -> Result<()> {
+        if self.options.dir.is_some() || self.some(&[Target::Run]).is_empty() {
+            return Ok(());
+        }
+        self.next("single calls under selvedge run")?;
+        match under_run::calls(self.options) {
+            Ok(rows) => self.rows.extend(rows),
+            Err(why) => self.rows.push(Row::missing(Target::Run.name(), &why)),
+        }
+        Ok(())
+    }
+
     /// Clients that share a block; on tmpfs, threads.
     fn sharing(&mut self) -> Result<()> {
-        for target in self.some(&[Target::Pxfs, Target::Tmpfs]) {
-            let made = self.make(target, ROOM, None)?;
+        for (name, target) in self.called(&[Target::Pxfs, Target::Tmpfs])? {
+            let made = self.make(&target, ROOM, None)?;
             for clients in [1, self.options.clients.max(2)] {
-                self.next(&format!(
-                    "{clients} clients share a block of {}",
-                    target.name()
-                ))?;
+                self.next(&format!("{clients} clients share a block of {name}"))?;
                 let time = self.options.time;
-                let rows = sharing::measure(target.name(), &made, clients, time)?;
+                let rows = sharing::measure(&name, &made, clients, time)?;
                 self.rows.extend(rows);
             }
         }
@@ -137,21 +159,28 @@ impl Run<'_> {
                 Workload::WebServer,
                 Workload::WebProxy,
             ],
-            threads: Some(1),
             files: Some(self.options.files),
             time: self.options.time,
             rounds: self.options.rounds.min(3),
             ..workloads::Options::default()
         };
-        let targets = self.some(&Target::ALL);
-        let to_make: Vec<_> = targets
-            .iter()
-            .map(|one| one.to_make())
-            .collect::<Result<_>>()?;
-        let rows = workloads::measure(&to_make, &options, self.progress)?;
-        for row in rows {
-            let at = to_make.iter().position(|one| one.to_string() == row.target);
-            let target = at.map_or(row.target.clone(), |at| targets[at].name().into());
+        self.workloads_on(&Target::CALLED, &options)?;
+        let webproxy = workloads::Options {
+            workloads: vec![Workload::WebProxy],
+            ..options
+        };
+        self.workloads_on(&[Target::Kvfs], &webproxy)
+    }
+
+    fn workloads_on(&mut self, some: &[Target], options: &workloads::Options) -> Result<()> {
+        let (names, targets): (Vec<_>, Vec<_>) = self.called(some)?.into_iter().unzip();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        for row in workloads::measure(&targets, options, self.progress)? {
+            let mut targets = targets.iter();
+            let at = targets.position(|target| target.to_string() == row.target);
+            let target = at.map_or_else(|| row.target.clone(), |at| names[at].clone());
             self.rows.push(Row {
                 target,
                 ..Row::from(row)
@@ -162,19 +191,15 @@ impl Run<'_> {
 
     fn clients(&mut self) -> Result<()> {
         let files = self.options.files;
-        for target in self.some(&[Target::Pxfs, Target::Tmpfs]) {
+        for (name, target) in self.called(&[Target::Pxfs, Target::Tmpfs])? {
             for group in &clients::GROUPS {
                 for clients in thread_counts(self.options.clients) {
-                    self.next(&format!(
-                        "{}: {clients} clients of {}",
-                        group.name,
-                        target.name()
-                    ))?;
+                    self.next(&format!("{}: {clients} clients of {name}", group.name))?;
                     let each = Workload::FileServer.profile();
                     let each = each.map_or(0, |profile| profile.image_bytes(Some(files)));
-                    let made = self.make(target, each * clients as u64, None)?;
+                    let made = self.make(&target, each * clients as u64, None)?;
                     let sizes = (files, self.options.time);
-                    let row = clients::measure(target.name(), &made, group, clients, sizes)?;
+                    let row = clients::measure(&name, &made, group, clients, sizes)?;
                     self.rows.extend(row);
                 }
             }
@@ -183,16 +208,15 @@ impl Run<'_> {
     }
 
     fn batches(&mut self) -> Result<()> {
-        if self.some(&[Target::Pxfs]).is_empty() {
-            return Ok(());
-        }
         let files = self.options.files * 20;
         let room = ROOM + files as u64 * BATCHES.len() as u64 * 3 * 4096;
-        let made = self.make(Target::Pxfs, room, None)?;
-        for bytes in BATCHES {
-            self.next(&format!("batches of {bytes} bytes"))?;
-            let row = clients::batches(Target::Pxfs.name(), &made, bytes, files)?;
-            self.rows.push(row);
+        for (name, target) in self.called(&[Target::Pxfs])? {
+            let made = self.make(&target, room, None)?;
+            for bytes in BATCHES {
+                self.next(&format!("batches of {bytes} bytes"))?;
+                let row = clients::batches(&name, &made, bytes, files)?;
+                self.rows.push(row);
+            }
         }
         Ok(())
     }

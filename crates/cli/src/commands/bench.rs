@@ -170,8 +170,8 @@ struct Workloads {
 /// Measure PXFS by its clients, beside other file systems
 ///
 /// The measurements are those of the paper on Aerie: single calls, clients that share a block, servers,
-/// and several clients. BPFS, SoupFS, tmpfs, a FUSE mount of PXFS and ext4 take part. Ext4, on a loop
-/// device over tmpfs, needs root.
+/// and several clients. BPFS, SoupFS, tmpfs, ext4, a FUSE mount of PXFS, a program under `selvedge run` and
+/// KVFS take part. Ext4, on a loop device over tmpfs, needs root. `selvedge run` needs its library.
 #[derive(Debug, clap::Args)]
 struct Aerie {
     /// Measure only this part; may be repeated
@@ -180,6 +180,9 @@ struct Aerie {
     /// Measure only this file system; may be repeated
     #[arg(long = "target", value_name = "TARGET", value_parser = listed::<aerie::Target>(aerie::Target::ALL.map(aerie::Target::name)))]
     targets: Vec<aerie::Target>,
+    /// Instead of them, measure single calls in this directory, by system calls
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["targets", "parts"])]
+    dir: Option<PathBuf>,
     /// MiB of the file of which blocks are read and written, instead of 1,024, or 128 where memory is
     /// short
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -481,6 +484,10 @@ impl Aerie {
         }
         if !self.targets.is_empty() {
             options.targets.clone_from(&self.targets);
+        }
+        if self.dir.is_some() {
+            options.parts = vec![aerie::Part::Calls];
+            options.dir.clone_from(&self.dir);
         }
         if let Some(mib) = self.file_mib {
             options.file_bytes = u64::from(mib) << 20;
