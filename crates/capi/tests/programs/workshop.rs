@@ -105,7 +105,8 @@ impl Workshop {
             link.arg(format!("-Wl,-T,{}", include.join("selvedge.ld").display()));
         }
         match recipe.link {
-            Link::Static => link.arg(libraries().join("libselvedge.a")),
+            // As `Libs.private` in selvedge.pc.
+            Link::Static => link.arg(libraries().join("libselvedge.a")).arg("-lm"),
             Link::Shared => link
                 .arg(libraries().join("libselvedge.so"))
                 .arg(format!("-Wl,-rpath,{}", self.dir.path().display())),
