@@ -107,7 +107,7 @@ fn calls_after_the_end_of_a_life() {
 fn a_replay_of_a_log_that_is_not_durable_is_found() {
     let options = Options {
         ops: 0,
-        random_scripts: 2,
+        random_scripts: 16,
         random_len: 40,
         lives: 2,
         threads: 1,
