@@ -168,7 +168,7 @@ impl Call {
         &self,
         at: At,
         follow: bool,
-        run: impl FnOnce(&Session, &Found<'_>) -> Answer,
+        run: impl FnOnce(&Session, Found<'_>) -> Answer,
     ) -> Answer {
         if !self.is_ours(at)? {
             return Err(Stop::Kernel);
@@ -177,7 +177,7 @@ impl Call {
         match session.resolve(self, at, follow)? {
             Resolved::Inside(found, _dir) => {
                 self.process.count(Reason::Answered);
-                run(&session, &found)
+                run(&session, found)
             }
             Resolved::Outside(path) => Ok(self.with(self.moved(at, &path))?),
             Resolved::Foreign => Err(Stop::Kernel),

@@ -70,7 +70,7 @@ fn symlink(call: &Call, at: At) -> Answer {
 }
 
 fn remove(call: &Call, at: At, which: Removal) -> Answer {
-    call.at(at, false, |session, found| {
+    call.at(at, false, |session, mut found| {
         if found.name.is_empty() {
             return Err(match (which, call_ends_in_dot(call, at)?) {
                 (Removal::Rmdir, true) => Errno::INVAL.into(),
@@ -79,7 +79,8 @@ fn remove(call: &Call, at: At, which: Removal) -> Answer {
                 (Removal::Unlink, _) => Errno::ISDIR.into(),
             });
         }
-        found.attr()?;
+        // A client would hold an inode with a reference, and lock it at the service when it is forgotten.
+        found.node.take().ok_or(Errno::NOENT)?;
         session
             .fs
             .remove(&session.cx, Name::new(found.dir.ino(), &found.name), which)?;

@@ -60,7 +60,7 @@ pub(crate) fn open(call: &Call) -> Answer {
     }
     for _ in 0..ATTEMPTS {
         match call.at(at, follow, |session, found| {
-            open_found(call, session, found, wanted)
+            open_found(call, session, &found, wanted)
         }) {
             Err(Stop::Errno(Errno::EXIST)) if !wanted.has(O_EXCL) => {} // made meanwhile
             Err(Stop::Errno(Errno::AGAIN)) => return to_mount(call, at),
