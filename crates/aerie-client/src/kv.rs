@@ -135,7 +135,7 @@ impl<C: Borrow<Client>> Kv<C> {
         }
     }
 
-    /// Returns the value of a key; `None` if there is none.
+    /// Returns the value of a key; `None` if the key has no value.
     ///
     /// # Errors
     /// Those of an open for reading; `ENODEV` after the end of the session. These are possible for each of the

@@ -36,10 +36,10 @@ pub enum Need<'a> {
     Inode(Ino, Access),
     /// A name and the attributes of its inode.
     Lookup(Name<'a>),
-    /// The contents of a file with this name, or that there is none. A name is removed under the lock of its
+    /// The contents of a file with this name, or its absence. A name is removed under the lock of its
     /// file, too, so that the one of the directory is not needed if there is a file.
     Value(Name<'a>),
-    /// The contents of a file with this name, which is made if there is none.
+    /// The contents of a file with this name, which is made if it is missing.
     Put(Name<'a>),
     /// As [`Value`](Self::Value), and nobody overwrites the contents meanwhile: with the lock of the file for
     /// writing, or with those of the file and its writer for reading.

@@ -120,7 +120,7 @@ impl<P: Pmem> Pxfs<P> {
         Ok(PutFile { object, is_new })
     }
 
-    /// The file that a put replaces, without its pages; `None` if there is none.
+    /// The file that a put replaces, without its pages; `None` for a new name.
     fn replaced(
         &self,
         tx: &mut Transaction<'_, P>,

@@ -29,16 +29,6 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         guard(self.0.lock())
     }
-
-    /// The value; the caller has the only reference.
-    pub fn get_mut(&mut self) -> &mut T {
-        guard(self.0.get_mut())
-    }
-
-    /// The value.
-    pub fn into_inner(self) -> T {
-        guard(self.0.into_inner())
-    }
 }
 
 /// A readers-writer lock without poison.

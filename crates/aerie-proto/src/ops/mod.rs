@@ -249,7 +249,7 @@ pub enum Op<'a> {
         #[serde(borrow)]
         data: Data<'a>,
     },
-    /// Gives a file all its contents, and makes it if there is none.
+    /// Gives a file all its contents. A missing file is made.
     Put {
         /// The name.
         #[serde(borrow)]

@@ -120,7 +120,7 @@ selvedge_kv *selvedge_kv_open(selvedge_store *store, const char *path, int flags
 void selvedge_kv_close(selvedge_kv *kv);
 
 /* Copies the value of a key to `buffer`, at most `size` bytes. Returns the size of the whole value; -1 with
- * ENOENT if there is none. */
+ * ENOENT if the key has no value. */
 ssize_t selvedge_kv_get(selvedge_kv *kv, const void *key, size_t key_size, void *buffer, size_t size);
 
 /* Calls `reader` with the value of a key, in place where possible, and returns 0. The value does not change

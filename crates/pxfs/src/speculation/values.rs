@@ -8,7 +8,7 @@ use medium::Pmem;
 use vfs::{Ctx, Errno, Name, Result};
 
 impl<P: Pmem, H: Host> Speculation<P, H> {
-    /// Gives a file all its contents, and makes it with the permission bits `mode` if there is none.
+    /// Gives a file all its contents. A missing file is made, with the permission bits `mode`.
     ///
     /// # Errors
     /// `ECANCELED` if the condition is not met. `EFBIG` over [`VALUE_MAX`] bytes. Those of an open.
