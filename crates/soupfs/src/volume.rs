@@ -28,12 +28,22 @@ use vfs::{Atime, Clock, Errno, Ino};
 
 /// Parts of the table of nodes. Those that hold few nodes fit into the first caches.
 const SHARDS: u64 = 128;
+/// Parts for the nodes of a page.
+const SHARDS_OF_PAGE: u64 = 8;
 /// Room for nodes in a shard that stays when they are gone.
 const SMALL: usize = 32;
 /// Generations that a thread takes at a time.
 const GENERATIONS: u32 = 64;
 /// Most nodes in memory that nobody has a reference to, and nobody changes.
 const LOOSE_MAX: usize = 1024;
+
+/// The shard of a node. The nodes of a page are in few shards, since a thread makes inodes in pages of its
+/// own. Those that were made one after the other are in several: they can be directories of several threads.
+fn shard(ino: Ino) -> usize {
+    // Mostly each second line of a page is an inode, and its dentry comes after it.
+    let (page, inode) = (ino.0 / LINES, ino.0 / 2);
+    ((page * SHARDS_OF_PAGE + inode % SHARDS_OF_PAGE) % SHARDS) as usize
+}
 
 type Shard = CachePadded<Mutex<HashMap<u64, Arc<Node>>>>;
 
@@ -134,9 +144,8 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
-    /// The nodes of a page are in one shard: a thread makes inodes in pages of its own.
     fn shard(&self, ino: Ino) -> &Shard {
-        &self.nodes[(ino.0 / LINES % SHARDS) as usize]
+        &self.nodes[shard(ino)]
     }
 
     /// A node that has a name or a reference. A number that may be neither is looked at with care.
@@ -360,5 +369,22 @@ impl<P: Pmem> Volume<P> {
             true => self.persist().map_err(Fault::errno).map(|()| done),
             false => Ok(done),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn inodes_made_in_turn_are_in_different_shards_and_a_page_is_in_few() {
+        let first = 5 * LINES;
+        let shards = |lines: std::ops::Range<u64>| -> HashSet<usize> {
+            lines.step_by(2).map(|line| shard(Ino(line))).collect()
+        };
+        assert_eq!(shards(first..first + 16).len(), 8);
+        assert_eq!(shards(first..first + LINES).len(), 8);
+        assert!(shards(0..100 * LINES).len() == SHARDS as usize);
     }
 }
