@@ -11,7 +11,7 @@ use crate::format::{
     FANOUT, Hash, LINES, Line, Link, MAX_DEPTH, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS,
     UNMOUNTED, at, bitmap_word, dentry, inode, mode_word,
 };
-use crate::mount::{SuperInfo, probe, seed};
+use crate::mount::{SuperInfo, is_flushed, probe, seed, store_use};
 use crate::seeded::{Bug, hit};
 use crate::space::{Dentry, Space};
 use hashbrown::{HashMap, HashSet};
@@ -29,13 +29,16 @@ pub fn check<P: Pmem + ?Sized>(pm: &P) -> Report {
 const PASSES: usize = 1000;
 
 /// Gives back lost memory, corrects link counts, and removes old names of directories, unless the image
-/// is damaged. Returns the findings that are left, and whether it has changed anything.
+/// is damaged. Returns the findings that are left, and whether it has changed anything. `boot`: as in
+/// [`MountOptions`](crate::MountOptions).
 ///
 /// # Errors
 /// The medium fails.
-pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<(Report, bool), Error> {
-    let mut is_durable =
-        hit(Bug::RepairNotAdopted) || probe(pm).is_ok_and(|info| info.is_unmounted);
+pub fn repair<P: Pmem + ?Sized>(pm: &P, boot: Option<u128>) -> Result<(Report, bool), Error> {
+    let mut is_durable = match probe(pm) {
+        Ok(info) => hit(Bug::RepairNotAdopted) || is_flushed(pm, &info, boot)?,
+        Err(_) => false,
+    };
     for pass in 0..PASSES {
         let walk = walk(pm);
         if walk.report.worst() <= Some(Severity::Leak) && !is_durable {
@@ -50,6 +53,12 @@ pub fn repair<P: Pmem + ?Sized>(pm: &P) -> Result<(Report, bool), Error> {
         }
         if walk.report.worst() != Some(Severity::Leak) {
             return Ok((walk.report, pass > 0));
+        }
+        if pass == 0 && !hit(Bug::RepairUnmarked) {
+            // The repair may be killed, too.
+            store_use(pm, boot);
+            pm.flush(at::CLEAN, 24);
+            pm.fence(Rule::DurableBeforeUse)?;
         }
         walk.fixes.apply(pm)?;
     }

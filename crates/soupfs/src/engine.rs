@@ -191,7 +191,7 @@ impl Engine for SoupEngine {
             return Err(Error::about(path, e));
         }
         let (report, reclaimed) = match repair {
-            true => crate::repair(&pm).map_err(|e| Error::about(path, e))?,
+            true => crate::repair(&pm, boot()).map_err(|e| Error::about(path, e))?,
             false => (crate::check(&pm), false),
         };
         Ok(Checked {

@@ -46,7 +46,7 @@ pub mod at {
     pub const EPOCH: u64 = 128;
     /// [`UNMOUNTED`](super::UNMOUNTED), [`WITH_REMAINS`](super::WITH_REMAINS), or 0.
     pub const CLEAN: u64 = 136;
-    /// The boot of the machine at the last mount that wrote, 16 bytes; 0 if it is not known.
+    /// The boot of the machine at the last mount or repair that wrote, 16 bytes; 0 if it is not known.
     pub const BOOT: u64 = 144;
 }
 

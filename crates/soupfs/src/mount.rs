@@ -9,7 +9,7 @@ use crate::seeded::{Bug, hit};
 use crate::sharing::Sharing;
 use crate::space::Space;
 use crate::volume::{Settings, Volume};
-use medium::{Pmem, Rule};
+use medium::{MediumError, Pmem, Rule};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use vfs::{Atime, Clock, SystemClock};
@@ -28,9 +28,9 @@ pub struct MountOptions {
     pub bound_s: Option<u32>,
     /// Each call that changes something is persistent when it returns.
     pub sync: bool,
-    /// A number of this boot of the machine. If it is that of the last mount, which has not ended
-    /// with an unmount, a server was killed: stores may be in the caches of the processor, and the
-    /// mount flushes all. `None`: it assumes so.
+    /// A number of this boot of the machine. If it is that of the last mount or repair, which did not
+    /// end, the process was killed: stores may be in the caches of the processor, and the mount flushes
+    /// all. `None`: it assumes so.
     pub boot: Option<u128>,
     /// The way in which file contents are overwritten.
     pub mode: Mode,
@@ -116,6 +116,27 @@ pub fn probe<P: Pmem + ?Sized>(pm: &P) -> Result<SuperInfo, Error> {
     })
 }
 
+/// Whether all stores to an image were flushed: it was unmounted, or there was a power failure since.
+/// `boot`: as in [`MountOptions`].
+pub(crate) fn is_flushed<P: Pmem + ?Sized>(
+    pm: &P,
+    info: &SuperInfo,
+    boot: Option<u128>,
+) -> Result<bool, MediumError> {
+    let mut last = [0; 16];
+    pm.read(at::BOOT, &mut last)?;
+    // A boot that is not known may be the same.
+    let is_unknown = last == [0; 16] && !hit(Bug::UnknownBoot);
+    let is_same_boot = boot.is_none_or(|now| is_unknown || last == now.to_le_bytes());
+    Ok(info.is_unmounted || !is_same_boot)
+}
+
+/// Stores that an image is in use in this boot, for [`is_flushed`] if the user is killed.
+pub(crate) fn store_use<P: Pmem + ?Sized>(pm: &P, boot: Option<u128>) {
+    pm.store_word(at::CLEAN, 0);
+    pm.store(at::BOOT, &boot.unwrap_or(0).to_le_bytes());
+}
+
 /// The seed of the hashes of names.
 pub(crate) fn seed(uuid: &[u8; 16]) -> u64 {
     let (a, b) = uuid.split_at(8);
@@ -140,20 +161,13 @@ impl<P: Pmem + 'static> SoupFs<P> {
         sharing: Sharing,
     ) -> Result<Self, Error> {
         let info = probe(&pm)?;
-        let mut boot = [0; 16];
-        pm.read(at::BOOT, &mut boot)?;
-        // A boot that is not known may be the same.
-        let is_unknown = boot == [0; 16] && !hit(Bug::UnknownBoot);
-        let is_same_boot = options
-            .boot
-            .is_none_or(|now| is_unknown || boot == now.to_le_bytes());
+        let is_flushed = is_flushed(&pm, &info, options.boot)?;
         let epoch = info.epoch.wrapping_add(1).max(1);
         if !options.read_only {
             // Latest links of this epoch are stored from now on. If the number were lost, the next
             // mount would have it, too, and believe them.
             pm.store_word(at::EPOCH, epoch);
-            pm.store_word(at::CLEAN, 0);
-            pm.store(at::BOOT, &options.boot.unwrap_or(0).to_le_bytes());
+            store_use(&pm, options.boot);
             pm.flush(at::EPOCH, 32);
             if !hit(Bug::NoEpochFence) {
                 pm.fence(Rule::DurableBeforeUse)?;
@@ -181,7 +195,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
             Fault::Errno(_) | Fault::Full => Error::Corrupt("the root inode is damaged".into()),
         };
         core.node(vfs::Ino::ROOT).map_err(failed)?;
-        if !info.is_unmounted && is_same_boot && !core.read_only {
+        if !is_flushed && !core.read_only {
             core.space.adopt().map_err(failed)?;
         }
         Ok(Self::new(core, options.bound_s))

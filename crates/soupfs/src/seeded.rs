@@ -84,4 +84,6 @@ medium::seeded_bugs! {
     RemainsForgotten,
     /// A repair builds on stores that a killed server has not flushed.
     RepairNotAdopted,
+    /// A repair does not record its boot, so that the next one takes its stores for flushed.
+    RepairUnmarked,
 }

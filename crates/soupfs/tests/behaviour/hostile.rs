@@ -104,7 +104,7 @@ fn judge(image: &[u8], mode: Mode) {
     };
     let report = check(&*filled(CHECK_BUDGET));
     if report.worst() != Some(Severity::Corrupt) {
-        let (left, _) = repair(&*filled(20 * CHECK_BUDGET)).unwrap();
+        let (left, _) = repair(&*filled(20 * CHECK_BUDGET), None).unwrap();
         assert!(left.is_clean(), "after a repair: {}", left.findings[0]);
     }
     let pm = filled(USE_BUDGET);

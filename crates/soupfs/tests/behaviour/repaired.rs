@@ -80,11 +80,13 @@ fn a_repair_removes_all_leaks_and_no_file() {
         let before = files(&pm);
         if seed % 3 == 0 {
             // The power fails in a first repair.
-            with_cut(&pm, 1 + seed % 7, seed, |power| drop(repair(&**power)));
+            with_cut(&pm, 1 + seed % 7, seed, |power| {
+                drop(repair(&**power, None))
+            });
             let after = check(&*pm);
             assert_ne!(after.worst(), Some(Severity::Corrupt), "{seed}: {after:?}");
         }
-        let (left, _) = repair(&*pm).unwrap();
+        let (left, _) = repair(&*pm, None).unwrap();
         assert!(left.is_clean(), "{seed}: {left:?}");
         assert!(check(&*pm).is_clean());
         let after = files(&pm).expect("one name for each directory");
@@ -112,7 +114,7 @@ fn a_damaged_image_is_left_as_it_is() {
     // The mode of the root inode.
     pm.store_word(64, 0);
     let before: Vec<u64> = (0..pm.len() / 8).map(|n| pm.load(n * 8).unwrap()).collect();
-    let (left, _) = repair(&*pm).unwrap();
+    let (left, _) = repair(&*pm, None).unwrap();
     assert_eq!(left.worst(), Some(Severity::Corrupt));
     let same = before
         .iter()
