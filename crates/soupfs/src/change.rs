@@ -50,8 +50,8 @@ impl Mark {
         self.is_done.store(true, SeqCst);
     }
 
-    /// Records that other changes wait for this one, so that it cannot be cancelled. The caller holds
-    /// the lock of the inode that the change names.
+    /// Records that others wait for this change, so that it cannot be cancelled. The caller holds the
+    /// lock of the directory, or of the inode that the change names.
     pub(crate) fn set_awaited(&self) {
         self.is_awaited.store(true, SeqCst);
     }

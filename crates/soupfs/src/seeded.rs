@@ -52,6 +52,8 @@ medium::seeded_bugs! {
     TwoParents,
     /// `fsync` of a file leaves out the names that its own waits for.
     FsyncWithoutPath,
+    /// An `fsync` runs beside others that change the same inodes.
+    NothingClaimed,
     /// A bit is set in a word of the bitmap that others may have changed since it was read.
     MarkUnlocked,
     /// A round forgets that calls have changed a node meanwhile.

@@ -2,7 +2,8 @@
 //!
 //! Locks, in this order: the lock for renames between directories; the states of nodes, a directory
 //! before what is in it; a shard of the nodes or a list. A persister holds its own lock before all
-//! of these, and the state of one node at a time.
+//! of these, and the state of one node at a time. Rounds of one inode share that lock: each claims the
+//! inodes that it changes, so that two of them change nothing in common but the bitmap.
 
 use crate::alloc::{Alloc, reserved_pages};
 use crate::change::Mark;
@@ -18,10 +19,10 @@ use crate::staged::Staged;
 use crate::sync::atomic::{
     AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
-use crate::sync::{Mutex, RwLockWriteGuard};
+use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 use crossbeam_utils::CachePadded;
-use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
+use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::{Atime, Clock, Errno, Ino};
@@ -60,8 +61,10 @@ pub(crate) struct Volume<P> {
     /// Stored inodes without name and reference.
     pub orphans: Mutex<Vec<Arc<Node>>>,
     pub pressure: Pressure,
-    /// Held by who persists.
-    pub persister: Mutex<()>,
+    /// Held by who persists: shared by rounds of one inode, alone by rounds of all.
+    pub persister: RwLock<()>,
+    /// The inodes that rounds of one inode change.
+    pub claims: Mutex<HashSet<Ino>>,
     /// The way in which persisters share a round.
     pub sharing: Sharing,
     /// Held by renames between directories: the end of the last move of a directory.
@@ -101,7 +104,8 @@ impl<P: Pmem> Volume<P> {
             named: Shards::default(),
             orphans: Mutex::default(),
             pressure: Pressure::default(),
-            persister: Mutex::default(),
+            persister: RwLock::new(()),
+            claims: Mutex::default(),
             sharing: settings.sharing,
             renames: Mutex::default(),
             clock: settings.clock,

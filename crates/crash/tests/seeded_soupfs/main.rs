@@ -90,7 +90,12 @@ const OF_PARTS: [Bug; 4] = [
 const OF_BOUND: [Bug; 2] = [Bug::OneRoundPerBound, Bug::NodeLeftOut];
 
 /// Bugs that need calls in the middle of a round. The test `interleaved` of SoupFS finds them.
-const OF_THREADS: [Bug; 3] = [Bug::MarkUnlocked, Bug::ListedLate, Bug::StagedForgotten];
+const OF_THREADS: [Bug; 4] = [
+    Bug::NothingClaimed,
+    Bug::MarkUnlocked,
+    Bug::ListedLate,
+    Bug::StagedForgotten,
+];
 
 /// Lives that show each bug of the bound.
 const LIVES: u64 = 20;

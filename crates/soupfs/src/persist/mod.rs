@@ -74,7 +74,7 @@ impl<P: Pmem> Volume<P> {
     /// Makes everything persistent that was changed before this call, and frees what has no use any
     /// more. Other changes may be made meanwhile.
     pub(crate) fn persist(&self) -> Res<()> {
-        let _lock = self.persister.lock();
+        let _lock = self.persister.write();
         self.intact()?;
         self.persist_held()
     }
@@ -96,7 +96,7 @@ impl<P: Pmem> Volume<P> {
 
     /// As [`persist`](Self::persist), until there are no changes.
     pub(crate) fn persist_all(&self) -> Res<()> {
-        let _lock = self.persister.lock();
+        let _lock = self.persister.write();
         self.intact()?;
         while self.persist_dirty()?.done > 0 {}
         Ok(())
@@ -126,7 +126,7 @@ impl<P: Pmem> Volume<P> {
         limit: usize,
         draw: &mut dyn FnMut(usize) -> usize,
     ) -> Res<usize> {
-        let _lock = self.persister.lock();
+        let _lock = self.persister.write();
         let mut aside = Vec::new();
         let mut done = 0;
         while done == 0 {

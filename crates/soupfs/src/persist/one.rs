@@ -5,12 +5,18 @@
 //! rename comes after. An inode records no directory of names that are persistent already. Of
 //! these the one of the last lookup counts: a further old name stays on the path that it has on the
 //! medium.
+//!
+//! Such rounds run side by side. Each claims all inodes that it changes before it begins: its own one,
+//! the directories of the names, and the inodes that these names get or lose. A round that finds an inode
+//! claimed runs alone, after the others. So no round builds on a structure that another one has not
+//! made persistent yet (C1), and none changes a chain, a tree or a link count beside another.
 
 use crate::change::Mark;
 use crate::error::Res;
 use crate::format::{Line, inode};
 use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
+use crate::sync::Mutex;
 use crate::volume::Volume;
 use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
@@ -24,6 +30,23 @@ pub(super) struct Wanted {
     seen: HashSet<usize>,
     /// The directories, each with its changes.
     dirs: HashMap<Ino, (Arc<Node>, Vec<Arc<Mark>>)>,
+    /// The inodes that the round changes.
+    inodes: HashSet<Ino>,
+    /// Whether another round has taken some of the changes.
+    is_taken: bool,
+}
+
+/// The inodes that a round has claimed, until it ends.
+struct Claim<'c> {
+    all: &'c Mutex<HashSet<Ino>>,
+    own: &'c HashSet<Ino>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        all.retain(|ino| !self.own.contains(ino));
+    }
 }
 
 impl Wanted {
@@ -43,23 +66,55 @@ impl Wanted {
 impl<P: Pmem> Volume<P> {
     /// Makes an inode and its path persistent; for a directory also the names in it.
     pub(crate) fn persist_one(&self, node: &Arc<Node>) -> Res<()> {
-        let _lock = self.persister.lock();
+        if self.persist_beside(node)? {
+            return Ok(());
+        }
+        let _lock = self.persister.write();
         self.intact()?;
-        let mut wanted = Wanted::default();
-        self.want_path(node, &mut wanted)?;
-        let dirs = wanted.dirs.values().map(|(dir, _)| Arc::clone(dir));
-        let nodes = std::iter::once(Arc::clone(node)).chain(dirs);
-        let done = self.run(nodes.collect(), &[], Some(&wanted))?;
+        let wanted = self.want_path(node)?;
         // A change that another thread has made meanwhile may have to come first, or a round that
         // frees memory.
-        match (wanted.is_done() && !done.is_full) || hit(Bug::FsyncWithoutPath) {
+        match self.persist_wanted(node, &wanted)? {
             true => Ok(()),
             false => self.persist_held(),
         }
     }
 
+    /// As [`persist_one`](Self::persist_one), beside other rounds of one inode. Returns whether all is
+    /// persistent: another round may be at work on some of it.
+    fn persist_beside(&self, node: &Arc<Node>) -> Res<bool> {
+        let _lock = self.persister.read();
+        self.intact()?;
+        let wanted = self.want_path(node)?;
+        match self.claim(&wanted) {
+            Some(_claim) => self.persist_wanted(node, &wanted),
+            None => Ok(false),
+        }
+    }
+
+    /// Claims the inodes that a round changes, unless another round has claimed one of them.
+    fn claim<'c>(&'c self, wanted: &'c Wanted) -> Option<Claim<'c>> {
+        let (mut all, own) = (self.claims.lock(), &wanted.inodes);
+        let is_free = !wanted.is_taken && own.is_disjoint(&*all) || hit(Bug::NothingClaimed);
+        is_free.then(|| {
+            all.extend(own);
+            let all = &self.claims;
+            Claim { all, own }
+        })
+    }
+
+    /// Runs a round with these changes. Returns whether all of them are persistent.
+    fn persist_wanted(&self, node: &Arc<Node>, wanted: &Wanted) -> Res<bool> {
+        let dirs = wanted.dirs.values().map(|(dir, _)| Arc::clone(dir));
+        let nodes = std::iter::once(Arc::clone(node)).chain(dirs);
+        let done = self.run(nodes.collect(), &[], Some(wanted))?;
+        Ok((wanted.is_done() && !done.is_full) || hit(Bug::FsyncWithoutPath))
+    }
+
     /// Collects the changes of the names of a node, and of the directories above it.
-    fn want_path(&self, node: &Arc<Node>, wanted: &mut Wanted) -> Res<()> {
+    fn want_path(&self, node: &Arc<Node>) -> Res<Wanted> {
+        let mut wanted = Wanted::default();
+        wanted.inodes.insert(node.ino);
         // No directory moves meanwhile.
         let _renames = self.renames.lock();
         let (mut marks, mut dirs) = (Vec::new(), Vec::new());
@@ -75,9 +130,9 @@ impl<P: Pmem> Volume<P> {
             if let Some(dir) = dirs.pop().filter(|_| !hit(Bug::FsyncWithoutPath)) {
                 self.want_above(dir, &mut seen, &mut marks)?;
             } else if let Some(mark) = marks.pop() {
-                self.want(mark, wanted, &mut marks, &mut dirs);
+                self.want(mark, &mut wanted, &mut marks, &mut dirs);
             } else {
-                return Ok(());
+                return Ok(wanted);
             }
         }
     }
@@ -115,15 +170,24 @@ impl<P: Pmem> Volume<P> {
         let Some(dir) = self.cached(mark.dir) else {
             return;
         };
-        if let Some(change) = dir.state.read().changes.listed(&mark) {
-            if !hit(Bug::FsyncWithoutPath) {
-                marks.extend(change.after.iter().cloned());
-            }
-            dirs.push(mark.dir);
-            let own = wanted.dirs.entry(mark.dir);
-            let (_, own) = own.or_insert_with(|| (Arc::clone(&dir), Vec::new()));
-            own.push(mark);
+        let state = dir.state.read();
+        let Some(change) = state.changes.listed(&mark) else {
+            // It may have ended since.
+            wanted.is_taken |= !mark.is_done();
+            return;
+        };
+        // The inodes that the change names stay those that are claimed.
+        mark.set_awaited();
+        let named = change.old.iter().chain(&change.new);
+        wanted.inodes.extend(named.map(|named| named.node.ino));
+        wanted.inodes.insert(mark.dir);
+        if !hit(Bug::FsyncWithoutPath) {
+            marks.extend(change.after.iter().cloned());
         }
+        dirs.push(mark.dir);
+        let own = wanted.dirs.entry(mark.dir);
+        let (_, own) = own.or_insert_with(|| (Arc::clone(&dir), Vec::new()));
+        own.push(mark);
     }
 }
 

@@ -27,6 +27,15 @@ impl Places {
         Ok(Self { dirs, files })
     }
 
+    /// Makes a file or a directory of a call persistent.
+    pub(crate) fn fsync(&self, fs: &dyn FileSystem, call: Call) -> Result<()> {
+        let ([dir, _], cx) = (call.dirs, Ctx::root());
+        match call.off % 2 {
+            0 => fs.fsync(&cx, self.files[call.file], false),
+            _ => fs.fsyncdir(&cx, self.dirs[dir], false),
+        }
+    }
+
     /// Gives back the references.
     pub(crate) fn forget(self, fs: &dyn FileSystem) {
         let dirs = self.dirs.into_iter().skip(1);

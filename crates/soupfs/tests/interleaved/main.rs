@@ -89,7 +89,7 @@ use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, FailurePersistence, Runner, thread};
 use std::panic::catch_unwind;
 use std::sync::Arc;
-use vfs::{Atime, FileSystem};
+use vfs::{Atime, Ctx, FileSystem, Ino};
 
 /// A memory at whose stores and fences threads change.
 struct Shared(MemoryPmem);
@@ -151,6 +151,15 @@ fn is_in_some_order(
 
 /// Two threads make calls, and a third one runs rounds.
 fn calls_beside_rounds() {
+    run_calls(false);
+}
+
+/// The same, with an fsync after each call.
+fn calls_with_fsyncs() {
+    run_calls(true);
+}
+
+fn run_calls(with_fsyncs: bool) {
     let mut rng = Rng::with_seed(thread_rng().gen_range(0..u64::MAX));
     let mode = Mode::ALL[rng.usize(..Mode::ALL.len())];
     let pm = Arc::new(Shared(MemoryPmem::new(MIN_PAGES * PAGE)));
@@ -166,7 +175,13 @@ fn calls_beside_rounds() {
         let (fs, places) = (Arc::clone(&fs), Arc::clone(&places));
         let calls: Vec<Call> = (0..4).map(|_| Call::drawn(&mut rng)).collect();
         thread::spawn(move || -> Calls {
-            let run = |call: Call| (call, call.run(&*fs, &places));
+            let run = |call: Call| {
+                let seen = call.run(&*fs, &places);
+                if with_fsyncs {
+                    places.fsync(&*fs, call).expect("memory does not fail");
+                }
+                (call, seen)
+            };
             calls.into_iter().map(run).collect()
         })
     });
@@ -189,6 +204,34 @@ fn calls_beside_rounds() {
     assert!(there.is_same_except_times(&end), "{:#?}", end.diff(&there));
 }
 
+/// Two threads make files in one directory, each with an fsync. All of them are persistent then.
+fn fsyncs_in_one_directory() {
+    let pm = Arc::new(Shared(MemoryPmem::new(MIN_PAGES * PAGE)));
+    mkfs(&*pm, &MkfsOptions::default()).expect("it is large enough");
+    let fs = SoupFs::open(Arc::clone(&pm), options(false, Mode::default())).expect("a mount");
+    let (fs, cx) = (Arc::new(fs), Ctx::root());
+    let dir = fs.mkdir(&cx, Ino::ROOT, b"A", 0o755);
+    let dir = dir.expect("there is room").ino;
+    let makers = ["f", "g"].map(|name| {
+        let fs = Arc::clone(&fs);
+        thread::spawn(move || {
+            for n in 0..3 {
+                let (name, cx) = (format!("{name}{n}"), Ctx::root());
+                let made = fs.create(&cx, dir, name.as_bytes(), 0o644);
+                let made = made.expect("there is room");
+                let synced = fs.fsync(&cx, made.ino, false);
+                synced.expect("memory does not fail");
+            }
+        })
+    });
+    let ended = makers.into_iter().map(|maker| maker.join());
+    ended.for_each(|end| end.expect("no call panics"));
+    let there = SoupFs::open(Arc::clone(&pm), options(true, Mode::default())).expect("a mount");
+    let there = Snapshot::take(&there).expect("it can be read");
+    // With the root and the directory.
+    assert_eq!(there.iter().count(), 2 + 6);
+}
+
 fn check_all(test: fn(), schedules: usize) {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
@@ -200,7 +243,8 @@ fn check_all(test: fn(), schedules: usize) {
 }
 
 /// Each bug that needs such an order, with the test that finds it.
-const BUGS: [(Bug, fn()); 3] = [
+const BUGS: [(Bug, fn()); 4] = [
+    (Bug::NothingClaimed, fsyncs_in_one_directory),
     (Bug::ListedLate, calls_beside_rounds),
     (Bug::StagedForgotten, calls_beside_rounds),
     (Bug::MarkUnlocked, memory::memory_is_handed_out_once),
@@ -210,6 +254,8 @@ const BUGS: [(Bug, fn()); 3] = [
 #[test]
 fn threads_in_many_orders() {
     check_all(calls_beside_rounds, bound(300, 100_000));
+    check_all(calls_with_fsyncs, bound(300, 100_000));
+    check_all(fsyncs_in_one_directory, bound(300, 100_000));
     check_all(memory::memory_is_handed_out_once, bound(300, 100_000));
     for (bug, test) in BUGS {
         arm(Some(bug));
