@@ -75,20 +75,40 @@ impl<P: Pmem> Volume<P> {
             return Ok(0);
         }
         let end = end_of(off, data.len() as u64, SIZE_MAX)?;
-        self.zero_gap(&mut state, off)?;
+        let stored = self.store(&mut state, off, data);
+        match stored {
+            Ok(()) => state.size = state.size.max(end),
+            Err(_) => self.drop_past_end(&mut state)?,
+        }
+        self.contents_changed(cx, &node, &mut state);
+        self.pressure.add_bytes(data.len() as u64);
+        stored.map(|()| data.len())
+    }
+
+    /// Stores bytes. The size does not change.
+    fn store(&self, state: &mut State, off: u64, data: &[u8]) -> Res<()> {
+        self.zero_gap(state, off)?;
         let mut at = off;
         let mut rest = data;
         while !rest.is_empty() {
             let take = rest.len().min((PAGE - at % PAGE) as usize);
-            let page = self.page_for(&mut state, at / PAGE, take == PAGE as usize)?;
+            let page = self.page_for(state, at / PAGE, take == PAGE as usize)?;
             self.space.pm.store(page.addr() + at % PAGE, &rest[..take]);
             rest = &rest[take..];
             at += take as u64;
         }
-        state.size = state.size.max(end);
-        self.contents_changed(cx, &node, &mut state);
-        self.pressure.add_bytes(data.len() as u64);
-        Ok(data.len())
+        Ok(())
+    }
+
+    /// Drops the blocks past the end, which a call that failed has staged: a file that grows shows zeros.
+    fn drop_past_end(&self, state: &mut State) -> Res<()> {
+        self.drop_from(state, state.size.div_ceil(PAGE))
+    }
+
+    /// Drops the staged blocks from `first` on.
+    fn drop_from(&self, state: &mut State, first: u64) -> Res<()> {
+        let mut dropped = state.file.staged.split_off(first);
+        dropped.try_for_each(|staged| self.drop_staged(staged))
     }
 
     /// Zeros the bytes of the last block after the end, up to `until`: rounds do not flush them, so that
@@ -130,9 +150,7 @@ impl<P: Pmem> Volume<P> {
             return Ok(());
         }
         let cut = size.div_ceil(PAGE);
-        for staged in state.file.staged.split_off(cut) {
-            self.drop_staged(staged)?;
-        }
+        self.drop_from(state, cut)?;
         state.file.dirty.split_off(&cut);
         state.file.cut = Some(state.file.cut.map_or(cut, |old| old.min(cut)));
         state.file.cut_size = Some(state.file.cut_size.map_or(size, |old| old.min(size)));
@@ -171,19 +189,20 @@ impl<P: Pmem> Volume<P> {
             true => state.size,
             false => state.size.max(end),
         };
-        match kind {
-            Fallocate::Allocate { .. } => self.reserve(&mut state, off, end.min(size))?,
+        let done = match kind {
+            Fallocate::Allocate { .. } => self.reserve(&mut state, off, end.min(size)),
             Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
                 let end = end.min(state.size);
-                self.punch(&mut state, off, end)?;
+                self.punch(&mut state, off, end)
             }
-        }
-        if size > state.size {
-            self.zero_gap(&mut state, size)?;
-            state.size = size;
+        };
+        let done = done.and_then(|()| self.zero_gap(&mut state, size));
+        match done {
+            Ok(()) => state.size = size,
+            Err(_) => self.drop_past_end(&mut state)?,
         }
         self.contents_changed(cx, &node, &mut state);
-        Ok(())
+        done
     }
 
     /// Takes pages for the holes of a range.

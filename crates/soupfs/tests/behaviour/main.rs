@@ -6,6 +6,7 @@ mod copies;
 mod differential;
 mod directories;
 mod fsync;
+mod full;
 mod golden;
 mod hostile;
 mod repaired;
