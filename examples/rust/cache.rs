@@ -8,7 +8,7 @@
 
 use aerie_client::{Client, Files, Kv, OFlags, Options};
 use std::error::Error;
-use std::io::{Read, Write, stdin, stdout};
+use std::io::{Read, Write, copy, stdin, stdout};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         ["show", name] => {
             // The page is read where it is in the store.
-            let printed = pages.borrow(name.as_bytes(), |page| stdout().write_all(page))?;
-            printed.ok_or("there is no such page")??;
+            let printed = pages.borrow(name.as_bytes(), |mut page| copy(&mut page, &mut stdout()));
+            printed?.ok_or("there is no such page")??;
         }
         ["names"] => pages.list(|name| {
             println!("{}", String::from_utf8_lossy(name));

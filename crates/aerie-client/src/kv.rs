@@ -7,7 +7,8 @@
 //! - **K2** A get returns the value of the last put that has returned, of any client.
 //! - **K3** A borrowed value does not change while the closure runs. Another client's change of it waits.
 //!   If that takes longer than the lease of the service, the service ends the session of the borrower, and
-//!   the borrow returns `ENODEV`. From then on the bytes may change, so a closure must be short.
+//!   the borrow returns `ENODEV`. From then on the bytes may change under the closure, which must be short.
+//!   Such changes are safe: the closure gets [`SharedBytes`], not a slice.
 //! - **K4** A value is the contents of a file with the name of the key, for every client and mount of the
 //!   store. A write to the file is not a put: a get meanwhile may return a part of it. A borrow waits.
 //!
@@ -16,6 +17,7 @@
 
 use crate::client::{Client, Fs};
 use aerie_proto::ops::{Condition, VALUE_MAX};
+use medium::SharedBytes;
 use std::borrow::Borrow;
 use std::cell::Cell;
 use vfs::{
@@ -172,15 +174,19 @@ impl<C: Borrow<Client>> Kv<C> {
     ///
     /// # Errors
     /// As [`get`](Self::get). After `ENODEV` the result of `run` is void.
-    pub fn borrow<T>(&self, key: &[u8], run: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+    pub fn borrow<T>(
+        &self,
+        key: &[u8],
+        run: impl FnOnce(SharedBytes<'_>) -> T,
+    ) -> Result<Option<T>> {
         let at = self.at(key)?;
-        let run = |value: &[u8]| {
+        let run = |value: SharedBytes<'_>| {
             let _borrowing = Borrowing::begin();
             run(value)
         };
         present(match &self.client().fs {
             Fs::Mapped(fs) => fs.with_value(self.cx(), at, run),
-            Fs::Remote(fs) => fs.get(at).map(|value| run(&value)),
+            Fs::Remote(fs) => fs.get(at).map(|value| run(value[..].into())),
         })
     }
 

@@ -4,7 +4,7 @@ use crate::mapped::Mapped;
 use crate::plan::Need;
 use aerie_proto::locks::Access;
 use aerie_proto::ops::Condition;
-use medium::{MappedPmem, Pmem};
+use medium::{Pmem, SharedBytes};
 use vfs::{Ctx, Errno, Name, Result};
 
 /// A value under its lock.
@@ -52,7 +52,7 @@ impl Mapped {
         &self,
         cx: &Ctx,
         at: Name<'_>,
-        run: impl FnOnce(&[u8]) -> T,
+        run: impl FnOnce(SharedBytes<'_>) -> T,
     ) -> Result<T> {
         let access = match self.holds(&Need::Put(at)) {
             true => Access::Exclusive,
@@ -69,22 +69,16 @@ impl Mapped {
                 Ok(Found::Copied(bytes))
             })?;
             match found {
-                Found::Copied(bytes) => Ok(run(&bytes)),
-                Found::InPlace(place, len) => lend(fs.memory().base(), place, len, run),
+                Found::Copied(bytes) => Ok(run(bytes[..].into())),
+                Found::InPlace(place, len) => {
+                    let memory = fs.memory().base();
+                    let bytes = memory.shared_bytes(place, len);
+                    let result = run(bytes.map_err(|_| Errno::UCLEAN)?);
+                    // A page that was lost reads as zeros.
+                    memory.load(place / 8 * 8).map_err(|_| Errno::IO)?;
+                    Ok(result)
+                }
             }
         })
     }
-}
-
-/// Runs `run` on bytes of the memory.
-#[expect(unsafe_code, reason = "the bytes are those of a file that is locked")]
-fn lend<T>(memory: &MappedPmem, place: u64, len: usize, run: impl FnOnce(&[u8]) -> T) -> Result<T> {
-    // SAFETY: they are the contents of a file that is locked for reading, and so is its writer. The service
-    // and its trusted clients, the only ones who can store there, do so with one of these locks for writing,
-    // which they do not get until the session has ended.
-    let bytes = unsafe { memory.bytes(place, len) }.map_err(|_| Errno::UCLEAN)?;
-    let result = run(bytes);
-    // A page that was lost reads as zeros.
-    memory.load(place / 8 * 8).map_err(|_| Errno::IO)?;
-    Ok(result)
 }

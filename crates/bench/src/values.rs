@@ -4,7 +4,7 @@
 use crate::error::{Context, Error, Result};
 use crate::service::Connected;
 use crate::tree::{DATA, OpenFile, Tree};
-use aerie_client::Kv;
+use aerie_client::{Kv, SharedBytes};
 use std::ffi::CStr;
 use vfs::Errno;
 
@@ -66,12 +66,7 @@ struct Value<'t> {
 
 impl OpenFile for Value<'_> {
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<usize> {
-        let read = |value: &[u8]| {
-            let rest = value.get(off as usize..).unwrap_or_default();
-            let len = rest.len().min(buf.len());
-            buf[..len].copy_from_slice(&rest[..len]);
-            len
-        };
+        let read = |value: SharedBytes<'_>| value.read_at(off as usize, buf);
         let read = self.values.borrow(&self.key, read);
         let read = read.and_then(|read| read.ok_or(Errno::NOENT));
         read.what(|| "get".into())
@@ -106,9 +101,10 @@ impl OpenFile for Value<'_> {
             return Ok(());
         }
         let size = buf.len();
-        let read = |value: &[u8]| {
-            let parts = value.chunks(size);
-            parts.for_each(|part| buf[..part.len()].copy_from_slice(part));
+        let read = |value: SharedBytes<'_>| {
+            for at in (0..value.len()).step_by(size) {
+                value.read_at(at, buf);
+            }
         };
         let read = self.values.borrow(&self.key, read);
         read.map(drop).what(|| "get".into())

@@ -2,8 +2,7 @@
 //!
 //! Guarantees: no access leaves the region. Every store consists of the units that
 //! [`units`](crate::units::units) lists, one instruction each, in that order. No Rust reference
-//! to the bytes ever exists, but for bytes that nobody stores to meanwhile
-//! ([`MappedPmem::bytes`](crate::MappedPmem::bytes)).
+//! to the bytes ever exists.
 
 use crate::{MediumError, WORD_BYTES};
 use std::ptr::NonNull;

@@ -123,10 +123,14 @@ void selvedge_kv_close(selvedge_kv *kv);
  * ENOENT if the key has no value. */
 ssize_t selvedge_kv_get(selvedge_kv *kv, const void *key, size_t key_size, void *buffer, size_t size);
 
-/* Calls `reader` with the value of a key, in place where possible, and returns 0. The value does not change
- * until `reader` returns. `reader` must not use the store, nor wait for threads that do; calls on keys fail
- * with EDEADLK. If it takes longer than the lease of the service (10 s) while another program waits to change
- * the value, the session ends, the bytes may change, and the call returns -1 with ENODEV. */
+/* Calls `reader` with the value of a key, in place where possible, and returns 0. `reader` must not use the
+ * store, nor wait for threads that do; calls on keys fail with EDEADLK.
+ *
+ * The value does not change while the session lasts. The session ends if `reader` takes longer than the lease
+ * of the service (10 s) while another program waits to change the value, or if the process is stopped for that
+ * time. From then on the bytes may change at any time, one by one, until `reader` returns; they stay readable.
+ * The call then returns -1 with ENODEV, and what `reader` has computed is void. So that it computes nothing
+ * dangerous, copy lengths and offsets that are in the value before you check and use them. */
 int selvedge_kv_borrow(selvedge_kv *kv, const void *key, size_t key_size,
                        void (*reader)(const void *value, size_t size, void *argument), void *argument);
 

@@ -30,6 +30,7 @@ use crate::lossy::LossyCache;
 use crate::open_error::OpenError;
 use crate::pager::{Flushing, PagedRegion, Pager, Unpaged};
 use crate::raw::Raw;
+use crate::shared_bytes::SharedBytes;
 use crate::sigbus::Watch;
 use crate::touched::{PAGE_BYTES, Touched};
 use crate::{MediumError, Pmem, Rule};
@@ -398,14 +399,10 @@ impl MappedPmem {
     ///
     /// # Errors
     /// [`MediumError::OutOfRange`].
-    ///
-    /// # Safety
-    /// Nobody stores to the bytes while the reference is used, neither this process nor another one.
-    pub unsafe fn bytes(&self, off: u64, len: usize) -> Result<&[u8], MediumError> {
+    pub fn shared_bytes(&self, off: u64, len: usize) -> Result<SharedBytes<'_>, MediumError> {
         let start = self.raw.at(off, len)?;
-        // SAFETY: `at` checked the range of a mapping that outlives the reference. The caller vouches that
-        // the bytes stay as they are.
-        Ok(unsafe { std::slice::from_raw_parts(start, len) })
+        // SAFETY: `at` checked the range of a mapping that outlives the value. All stores are those of `Raw`.
+        Ok(unsafe { SharedBytes::new(start, len) })
     }
 
     #[cold]
