@@ -145,7 +145,7 @@ pub(crate) fn two(call: &Call) -> Answer {
             call.process.count(Reason::Answered);
             match is_link {
                 true => link(&session, &from, &to),
-                false => rename(&session, &from, &to, flags),
+                false => rename(&session, &from, to, flags),
             }
         }
         (Resolved::Inside(..), _) | (_, Resolved::Inside(..)) => Err(Errno::XDEV.into()),
@@ -191,7 +191,7 @@ fn link_descriptor(call: &Call, to: At) -> Answer {
     }
 }
 
-fn rename(session: &Session, from: &Found<'_>, to: &Found<'_>, flags: i32) -> Answer {
+fn rename(session: &Session, from: &Found<'_>, mut to: Found<'_>, flags: i32) -> Answer {
     let source = from.attr()?;
     if from.name.is_empty() || to.name.is_empty() {
         return Err(Errno::BUSY.into());
@@ -204,6 +204,7 @@ fn rename(session: &Session, from: &Found<'_>, to: &Found<'_>, flags: i32) -> An
         Name::new(from.dir.ino(), &from.name),
         Name::new(to.dir.ino(), &to.name),
     );
+    to.node = None; // as for a removal
     session.fs.rename(&session.cx, old, new, flags)?;
     Ok(0)
 }
