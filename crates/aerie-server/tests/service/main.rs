@@ -1,10 +1,12 @@
 //! The service and clients, in this process and in processes of their own.
 //!
 //! A test can start this program again as a client, also as another user. The harness is therefore not
-//! the standard one. Tests with other users need root.
+//! the standard one. Tests with other users need root. `tools/fuzz` makes a program of libFuzzer of it.
+#![cfg_attr(fuzzing, no_main, allow(dead_code))]
 
 mod classes;
 mod ends;
+mod fuzz;
 mod hostile;
 mod kv;
 mod pair;
@@ -23,6 +25,12 @@ use world::{OWN, Role, World};
 /// The first argument of a client; its role, user and directory follow.
 const CLIENT: &str = "client";
 
+/// With it, `tools/fuzz` gets seeds in the directory that follows.
+const SEEDS: &str = "seeds";
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| drop(fuzz::converse(input)));
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, first, role, user, dir] = &arguments[..]
@@ -34,12 +42,19 @@ fn main() -> ExitCode {
         act(role, &World::at(dir.as_ref()));
         return ExitCode::SUCCESS;
     }
+    if let [_, first, dir] = &arguments[..]
+        && first == SEEDS
+    {
+        fuzz::write_seeds(dir.as_ref());
+        return ExitCode::SUCCESS;
+    }
     let tests = [
         pair::TESTS,
         ends::TESTS,
         hostile::TESTS,
         classes::TESTS,
         kv::TESTS,
+        fuzz::TESTS,
     ];
     let trial = |(name, test): &(&str, fn())| {
         let test = *test;

@@ -105,6 +105,13 @@ impl Peer {
         }
     }
 
+    /// Sends a request with the next number.
+    pub(crate) fn send_request(&mut self, request: Request<'_>) {
+        self.number += 1;
+        let number = self.number;
+        self.send(&Up::Ask { number, request });
+    }
+
     /// The space of the store.
     pub(crate) fn space(&mut self) -> vfs::StatFs {
         let (caller, read) = (None, ops::Read::StatFs);

@@ -33,14 +33,33 @@ pub(crate) struct World {
 impl World {
     /// With an empty file system.
     pub(crate) fn new() -> Self {
+        Self::of_bytes(IMAGE)
+    }
+
+    fn empty() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-        let mut world = Self {
+        Self {
             path: dir.path().to_owned(),
             root: 0,
             _dir: Some(dir),
+        }
+    }
+
+    /// With a copy of an image, whose root collection has this lock.
+    pub(crate) fn of_image(image: &[u8], root: u64) -> Self {
+        let world = Self {
+            root,
+            ..Self::empty()
         };
-        create_file(world.image(), IMAGE, Reserve::Sparse).unwrap();
+        std::fs::write(world.image(), image).unwrap();
+        world
+    }
+
+    /// With an empty file system of that size.
+    pub(crate) fn of_bytes(bytes: u64) -> Self {
+        let mut world = Self::empty();
+        create_file(world.image(), bytes, Reserve::Sparse).unwrap();
         world.set_mode(0o600);
         let memory = world.memory(false);
         pxfs::mkfs(&memory, &pxfs::MkfsOptions::default()).unwrap();
