@@ -83,6 +83,7 @@ mod mode;
 
 pub use mode::{Access, Mode};
 
+use crate::lists::bounded;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -150,6 +151,7 @@ pub enum Ask {
         /// Of the thread that waits.
         age: Age,
         /// For the detection of deadlocks: locks that the waiting thread uses, and how.
+        #[serde(deserialize_with = "bounded")]
         uses: Vec<(LockId, Mode)>,
     },
     /// Lowers a lock.

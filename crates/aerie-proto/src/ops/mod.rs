@@ -11,10 +11,11 @@
 //! The number of an operation is that of the operations before it in its batch.
 //!
 //! # Guarantees
-//! A decoder ends on any bytes. It takes no more memory than a small multiple of them, since names and
-//! contents are borrowed. It must not read memory that a client can change meanwhile: the service
+//! A decoder ends on any bytes. It takes little memory besides them, since names and contents are borrowed,
+//! and lists have at most [`LIST_MAX`](crate::LIST_MAX) elements. It must not read memory that a client can change meanwhile: the service
 //! copies a message first.
 
+use crate::lists::bounded;
 use aerie_objects::ObjectId;
 use serde::{Deserialize, Serialize};
 use vfs::{
@@ -38,6 +39,7 @@ pub struct Caller {
     /// Group id.
     pub gid: u32,
     /// Supplementary groups.
+    #[serde(deserialize_with = "bounded")]
     pub groups: Vec<u32>,
     /// The kernel has checked permissions already; see [`Ctx::checked`].
     pub checked: bool,
@@ -142,6 +144,7 @@ pub enum Data<'a> {
         /// Number of bytes.
         len: u64,
         /// Byte offsets of the pages.
+        #[serde(deserialize_with = "bounded")]
         pages: Vec<u64>,
     },
 }

@@ -152,6 +152,20 @@ fn messages_take_all_bytes() {
     assert!(decode::<Reply>(&bytes).is_err());
 }
 
+/// A list that takes more memory than a client may have of the service.
+#[test]
+fn lists_have_a_bounded_length() {
+    let list = |len: usize| encode(&vec![0u8; len]);
+    let groups = |len| [&[1, 1][..], &list(len), &[0]].concat();
+    assert!(decode::<Caller>(&groups(crate::LIST_MAX)).is_ok());
+    let refused = decode::<Caller>(&groups(crate::LIST_MAX + 1));
+    assert!(refused.is_err());
+    // The number of the kind, and what comes before the list.
+    let stored = |len| [&[1, 0][..], &list(len)].concat();
+    assert!(decode::<Data<'_>>(&stored(crate::LIST_MAX)).is_ok());
+    assert!(decode::<Data<'_>>(&stored(crate::LIST_MAX + 1)).is_err());
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_to_their_end(
