@@ -27,6 +27,8 @@ pub(crate) struct Part {
     freed: Vec<u64>,
     /// All private pages.
     private: Range<u64>,
+    /// Number of private pages that were taken, also of those that were freed again.
+    taken_private: usize,
     /// Headers and pages of the reserve that were taken, the last one last.
     taken_headers: Vec<(u64, u64)>,
     taken_pages: Vec<u64>,
@@ -40,6 +42,7 @@ impl Part {
             unused: private.clone(),
             private,
             freed: Vec::new(),
+            taken_private: 0,
             taken_headers: Vec::new(),
             taken_pages: Vec::new(),
         };
@@ -57,6 +60,7 @@ impl Part {
         self.pages
             .extend(pages.filter(|page| reserve.pages.contains(page)));
         self.freed.clear();
+        self.taken_private = 0;
         self.unused = self.private.clone();
     }
 }
@@ -68,9 +72,19 @@ impl Space {
             Self::Whole(whole) => whole.take_page(),
             Self::Part(part) => {
                 let new = || part.unused.next().map(|number| number * PAGE);
-                part.freed.pop().or_else(new)
+                let page = part.freed.pop().or_else(new)?;
+                part.taken_private += 1;
+                Some(page)
             }
         }
+    }
+
+    /// Undoes [`take_page`](Self::take_page).
+    pub(crate) fn untake_page(&mut self, page: u64) {
+        if let Self::Part(part) = self {
+            part.taken_private -= 1;
+        }
+        self.give_page(page);
     }
 
     pub(crate) fn give_page(&mut self, page: u64) {
@@ -197,6 +211,14 @@ impl Space {
         match self {
             Self::Whole(_) => (0, 0),
             Self::Part(part) => (part.pages.len(), part.headers.len()),
+        }
+    }
+
+    /// Number of pages that its owner will take for the changes of a speculation.
+    pub(crate) fn taken_private(&self) -> usize {
+        match self {
+            Self::Whole(_) => 0,
+            Self::Part(part) => part.taken_private,
         }
     }
 

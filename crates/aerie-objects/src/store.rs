@@ -98,6 +98,18 @@ impl<P: Pmem> Store<Overlay<P>> {
         self.space.lock().reserved()
     }
 
+    /// Number of free pages that the changes of the speculation will take of the store, besides those that it
+    /// has chosen.
+    pub fn taken_private(&self) -> usize {
+        self.space.lock().taken_private()
+    }
+
+    /// Takes pages that the speculation could still use.
+    pub fn take_reserved(&self, pages: usize) -> Vec<u64> {
+        let mut space = self.space.lock();
+        (0..pages).map_while(|_| space.take_reserved()).collect()
+    }
+
     /// Adds to what the speculation can use.
     pub fn extend(&self, more: &Reserve) {
         self.space.lock().extend(more);

@@ -335,7 +335,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             Step::Word(off, None) => drop(words.remove(&off)),
             Step::TookPage(page) => {
                 self.changes.fresh.remove(&page);
-                self.space.lock().give_page(page);
+                self.space.lock().untake_page(page);
             }
             Step::TookReserved(page) => self.space.lock().give_reserved(page),
             Step::TookHeader(new) => self.space.lock().give_new(new),

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use serde_bytes::{ByteBuf, Bytes};
 
 /// Version of the protocol. It changes with every message.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Most bytes of a message: a batch, and what is around it.
 pub const FRAME_MAX: usize = BATCH_MAX + 4096;

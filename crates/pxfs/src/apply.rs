@@ -380,6 +380,13 @@ impl<P: Pmem> Pxfs<P> {
             Op::Link { .. } | Op::Remove { .. } | Op::Rename { .. } | Op::Look { .. } => {
                 self.run_name(tx, session, by, op)
             }
+            Op::Return { ref pages } => {
+                taken.pages(reserve, pages)?;
+                let mut returned = Reserve::default();
+                std::mem::take(taken).put_back(&mut returned);
+                self.store.release(returned);
+                Ok(().into())
+            }
             _ => self.run_inode(tx, session, by, op),
         }
     }

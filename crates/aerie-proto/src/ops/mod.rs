@@ -330,18 +330,26 @@ pub enum Op<'a> {
         /// The inode.
         ino: Ino,
     },
+    /// Gives back reserved pages, which are free. The service needs pages for the operations that follow, so
+    /// that a client that reserves enough is not refused for want of space.
+    Return {
+        /// Byte offsets of the pages.
+        #[serde(deserialize_with = "bounded")]
+        pages: Vec<u64>,
+    },
 }
 
 impl Op<'_> {
     /// The inodes that it names by their numbers.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
-        let (first, second) = match self {
+        let inodes = match self {
+            Op::Return { .. } => [None, None],
             Op::Make { at, .. } | Op::Put { at, .. } | Op::Remove { at, .. } | Op::Look { at } => {
-                (at.dir, None)
+                [Some(at.dir), None]
             }
-            Op::Link { ino, at } => (*ino, Some(at.dir)),
-            Op::Rename { from, to, .. } => (from.dir, Some(to.dir)),
-            Op::Tmpfile { dir, .. } => (*dir, None),
+            Op::Link { ino, at } => [Some(*ino), Some(at.dir)],
+            Op::Rename { from, to, .. } => [Some(from.dir), Some(to.dir)],
+            Op::Tmpfile { dir, .. } => [Some(*dir), None],
             Op::SetAttr { ino, .. }
             | Op::Open { ino, .. }
             | Op::Write { ino, .. }
@@ -351,9 +359,9 @@ impl Op<'_> {
             | Op::Access { ino }
             | Op::Touch { ino }
             | Op::Hold { ino }
-            | Op::Release { ino, .. } => (*ino, None),
+            | Op::Release { ino, .. } => [Some(*ino), None],
         };
-        std::iter::once(first).chain(second)
+        inodes.into_iter().flatten()
     }
 }
 
@@ -369,6 +377,13 @@ impl Batch {
     pub fn push(&mut self, operation: &Operation<'_>) {
         self.bytes = append(operation, std::mem::take(&mut self.bytes));
         self.count += 1;
+    }
+
+    /// Adds an operation before all others.
+    pub fn push_front(&mut self, operation: &Operation<'_>) {
+        let rest = std::mem::take(&mut self.bytes);
+        self.push(operation);
+        self.bytes.extend(rest);
     }
 
     /// The bytes.

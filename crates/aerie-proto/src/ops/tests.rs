@@ -97,6 +97,7 @@ fn all_of_inodes() -> Vec<Op<'static>> {
         Op::Touch { ino },
         Op::Hold { ino },
         Op::Release { ino, count: 3 },
+        Op::Return { pages: vec![4096] },
     ]
 }
 
@@ -164,6 +165,10 @@ fn lists_have_a_bounded_length() {
     let stored = |len| [&[1, 0][..], &list(len)].concat();
     assert!(decode::<Data<'_>>(&stored(crate::LIST_MAX)).is_ok());
     assert!(decode::<Data<'_>>(&stored(crate::LIST_MAX + 1)).is_err());
+    let returned = encode(&Op::Return { pages: vec![] });
+    let returned = |len| [&returned[..1], &list(len)].concat();
+    assert!(decode::<Op<'_>>(&returned(crate::LIST_MAX)).is_ok());
+    assert!(decode::<Op<'_>>(&returned(crate::LIST_MAX + 1)).is_err());
 }
 
 proptest! {

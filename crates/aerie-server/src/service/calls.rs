@@ -151,5 +151,6 @@ fn need<'a>(call: &Call<'a>) -> Option<Need<'a>> {
         | Op::Touch { ino } => Need::Inode(ino, Exclusive),
         Op::Hold { ino } => Need::Inode(ino, Shared),
         Op::Release { ino, .. } => Need::Unrefer(ino),
+        Op::Return { .. } => return None,
     })
 }

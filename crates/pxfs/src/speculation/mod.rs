@@ -11,6 +11,9 @@
 //!   the service is private until the batch was shipped, and its contents travel in the batch.
 //! - **C4** A call that the service refuses is undone with the overlay, and reported once, by the next
 //!   fsync or sync.
+//! - **C5** A call fails with `ENOSPC` if there is no space for it: the pages that the service will need for the
+//!   batch are reserved, and given back at its begin. A call that needs more than the service reserves for one
+//!   client is accepted while so much is free, and may be refused after all.
 //!
 //! The caller holds locks that cover what a call reads and changes.
 
@@ -192,6 +195,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             self.fs.store.restart(&state.reserve);
             return Ok(());
         }
+        self.give_back(&mut state);
         match self.host.ship(state.batch.bytes()) {
             Ok(answers) => {
                 self.take_answers(&mut state, &answers);
@@ -237,6 +241,18 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
 
     fn overlay(&self) -> &Overlay<P> {
         self.fs.store.memory()
+    }
+
+    /// Gives back as many reserved pages as the service needs for the batch.
+    fn give_back(&self, state: &mut State) {
+        let needed = self.fs.store.taken_private();
+        if needed == 0 {
+            return;
+        }
+        let pages = self.fs.store.take_reserved(needed);
+        // No operation of the batch is earlier.
+        let (caller, time, op) = (None, Timestamp(i64::MIN), Op::Return { pages });
+        state.batch.push_front(&Operation { caller, time, op });
     }
 
     /// Has the service hold all objects with references.
@@ -329,7 +345,12 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let caller = self.caller(cx)?;
         let moment = self.fs.moment();
         let by = moment.by(cx);
-        let done = self.fs.change(|tx| run(tx, by)).map_err(Fault::errno)?;
+        let run = |tx: &mut Transaction<'_, Overlay<P>>| {
+            let done = run(tx, by)?;
+            self.must_fit()?;
+            Ok(done)
+        };
+        let done = self.fs.change(run).map_err(Fault::errno)?;
         let state = &mut *self.state.lock();
         let op = record(state, &done);
         self.push(state, Some((caller, by.now())), op);
@@ -355,6 +376,18 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             let more = self.host.reserve(ask[0], ask[1])?;
             self.fs.store.extend(&more);
             state.reserve.append(more);
+        }
+        Ok(())
+    }
+
+    /// Fails if the service will have no pages for the batch. It may have some that it does not reserve for one
+    /// client.
+    fn must_fit(&self) -> Result<()> {
+        let needed = self.fs.store.taken_private();
+        self.refill([needed, 0])?;
+        let missing = needed.saturating_sub(self.fs.store.reserved().0) as u64;
+        if missing > 0 && missing > self.host.statfs()?.blocks_free {
+            return Err(Errno::NOSPC);
         }
         Ok(())
     }
@@ -403,6 +436,11 @@ fn take_choices(reserve: &mut Reserve, op: &Op<'_>) {
             object.and_then(|object| reserve.take_object(object));
         }
         Op::Write { data, .. } => take_pages(reserve, data),
+        Op::Return { pages } => {
+            for page in pages {
+                reserve.take_page(*page);
+            }
+        }
         Op::Put { data, object, .. } => {
             object.and_then(|object| reserve.take_object(object));
             take_pages(reserve, data);

@@ -272,3 +272,42 @@ fn a_lost_session_undoes_what_was_not_shipped() {
     assert_eq!(refused, Err(Errno::IO));
     assert!(service.audit().is_empty());
 }
+
+/// A client that fills the store gets `ENOSPC` from a call, and its accepted calls are not refused later.
+#[test]
+fn a_full_store_fails_the_call_itself() {
+    let cx = vfs::Ctx::root();
+    for is_trusted in [true, false] {
+        let service = service(1_000);
+        let client = client(&service, is_trusted);
+        let file = client.create(&cx, vfs::Ino::ROOT, b"file", 0o600).unwrap();
+        let mut written = 0;
+        let write = |n: u64| client.write(&cx, file.ino, n * 70_000, &[n as u8; 70_000]);
+        let mut names = 0..;
+        let mut name = || {
+            let name = format!("a name of some length {}", names.next().unwrap());
+            client.symlink(&cx, vfs::Ino::ROOT, name.as_bytes(), &[b't'; 3000])
+        };
+        while write(written).is_ok() {
+            written += 1;
+            for _ in 0..5 {
+                let _ = name();
+            }
+        }
+        assert_eq!(write(written), Err(Errno::NOSPC));
+        while name().is_ok() {}
+        assert!(written > 5);
+        assert_eq!(name(), Err(Errno::NOSPC));
+        assert_eq!(client.sync(), Ok(()), "trusted: {is_trusted}");
+        let mut contents = vec![0; 70_000];
+        for n in 0..written {
+            client
+                .read(&cx, file.ino, n * 70_000, &mut contents)
+                .unwrap();
+            assert!(contents.iter().all(|byte| *byte == n as u8));
+        }
+        client.forget(file.ino, 1);
+        drop(client);
+        assert!(service.audit().is_empty());
+    }
+}
