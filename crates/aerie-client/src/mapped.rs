@@ -11,15 +11,14 @@
 use crate::clerk::{Clerk, Host, LockError};
 use crate::connection::{Connection, Link};
 use crate::contended::Contended;
-use crate::plan::{
-    Looked, Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass,
-};
+use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
 use medium::MappedPmem;
 use pxfs::InPlace;
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -44,7 +43,7 @@ const LIST_PART: usize = 128;
 /// The store with the changes of the client.
 pub(crate) type Speculation = pxfs::Speculation<Arc<MappedPmem>, Link>;
 
-type Overlay = aerie_objects::Overlay<Arc<MappedPmem>>;
+pub(crate) type Overlay = aerie_objects::Overlay<Arc<MappedPmem>>;
 
 /// The client, for its clerk.
 struct Own {
@@ -119,7 +118,7 @@ impl Mapped {
         &self.fs().host().0
     }
 
-    fn fs(&self) -> &Speculation {
+    pub(crate) fn fs(&self) -> &Speculation {
         &self.clerk.host().fs
     }
 
@@ -197,6 +196,16 @@ impl Mapped {
         let fs = self.fs();
         let result = self.with_tree(|tree| with_pass(&self.clerk, tree, &need, || call(fs)));
         self.checked(result.unwrap_or_else(|why| Err(self.ended(&why))))
+    }
+
+    /// Looks up a name under a pass, if that is enough.
+    pub(crate) fn looked_up<T>(
+        &self,
+        dir: Ino,
+        look: impl FnOnce(&dyn Fn(Ino) -> bool) -> Result<T>,
+    ) -> Option<Result<T>> {
+        let found = self.with_tree(|tree| look_up_with_pass(&self.clerk, tree, dir, look))?;
+        Some(self.checked(found.unwrap_or_else(|why| Err(self.ended(&why)))))
     }
 
     /// Runs a call that ships under its locks.
@@ -292,13 +301,20 @@ impl FileSystem for Mapped {
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
-        let look = || self.fs().lookup(cx, dir, name);
-        match self.with_tree(|tree| look_up_with_pass(&self.clerk, tree, dir, look)) {
-            Looked::Done(found) => {
-                return self.checked(found.unwrap_or_else(|why| Err(self.ended(&why))));
+        let unlocked = Cell::new(None);
+        let look = |may_read: &dyn Fn(Ino) -> bool| {
+            let attr = self.fs().lookup(cx, dir, name)?;
+            if may_read(attr.ino) {
+                return Ok(attr);
             }
-            Looked::Unlocked(ino) => self.forget(ino, 1),
-            Looked::NoPass => {}
+            unlocked.set(Some(attr.ino));
+            Err(Errno::AGAIN)
+        };
+        if let Some(found) = self.looked_up(dir, look) {
+            return found;
+        }
+        if let Some(ino) = unlocked.get() {
+            self.forget(ino, 1);
         }
         let need = Need::Lookup(Name::new(dir, name));
         self.call(need, |fs| fs.lookup(cx, dir, name))

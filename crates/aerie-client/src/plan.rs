@@ -18,7 +18,7 @@ use crate::clerk::{Clerk, Guard, Host, LockError, Pass, Scope, Want};
 use aerie_objects::{Kind, Load, ObjectId, Superblock, members, own, parent};
 use aerie_proto::locks::{Access, LockId};
 use smallvec::SmallVec;
-use vfs::{Attr, Errno, Ino, Name};
+use vfs::{Errno, Ino, Name};
 
 use Access::{Exclusive, Shared};
 
@@ -337,39 +337,23 @@ pub fn is_held<H: Host, M: Load>(clerk: &Clerk<H>, tree: &Tree<'_, M>, need: &Ne
     pass.is_some_and(|pass| tree.is_permitted(&pass, need))
 }
 
-/// A lookup under a pass.
-#[derive(Debug)]
-pub enum Looked {
-    /// It is complete.
-    Done(Result<vfs::Result<Attr>, LockError>),
-    /// The locks do not permit to read the found inode, to which there is a reference now.
-    Unlocked(Ino),
-    /// There was no pass that permits to read the directory.
-    NoPass,
-}
-
-/// Looks up a name under a pass. `look` takes a reference. The lock of the inode is checked after it was
-/// found, so that the name is looked up once.
-pub fn look_up_with_pass<H: Host, M: Load>(
+/// Looks up a name under a pass, and reads its inode. `look` asks for the lock of the inode when it has found
+/// it, and fails without it, so that the name is looked up once. `None` if the locks are not there.
+pub fn look_up_with_pass<H: Host, M: Load, T>(
     clerk: &Clerk<H>,
     tree: &Tree<'_, M>,
     dir: Ino,
-    look: impl FnOnce() -> vfs::Result<Attr>,
-) -> Looked {
-    let pass = clerk.pass();
-    let pass = pass.filter(|pass| tree.is_permitted(pass, &Need::Inode(dir, Shared)));
-    let Some(pass) = pass else {
-        return Looked::NoPass;
-    };
-    let found = look();
-    if let Ok(attr) = &found
-        && !tree.is_permitted(&pass, &Need::Inode(attr.ino, Shared))
-    {
-        return Looked::Unlocked(attr.ino);
+    look: impl FnOnce(&dyn Fn(Ino) -> bool) -> vfs::Result<T>,
+) -> Option<Result<vfs::Result<T>, LockError>> {
+    let pass = clerk.pass()?;
+    let may_read = |ino| tree.is_permitted(&pass, &Need::Inode(ino, Shared));
+    if !may_read(dir) {
+        return None;
     }
-    match found {
+    match look(&may_read) {
+        Ok(found) => Some(pass.release().map(|()| Ok(found))),
+        Err(Errno::NOENT) => Some(pass.release().map(|()| Err(Errno::NOENT))),
         // Perhaps of an inode that others change meanwhile.
-        Err(Errno::IO) => Looked::NoPass,
-        found => Looked::Done(pass.release().map(|()| found)),
+        Err(_) => None,
     }
 }

@@ -1,11 +1,19 @@
 //! Values of a client that maps the memory.
 
-use crate::mapped::Mapped;
+use crate::mapped::{Mapped, Overlay};
 use crate::plan::Need;
 use aerie_proto::locks::Access;
 use aerie_proto::ops::Condition;
 use medium::{Pmem, SharedBytes};
 use vfs::{Ctx, Errno, Name, Result};
+
+type Value<'a> = pxfs::Value<'a, Overlay>;
+
+fn copy(value: &Value<'_>) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; value.len() as usize];
+    value.read(0, &mut bytes)?;
+    Ok(bytes)
+}
 
 /// A value under its lock.
 enum Found {
@@ -27,23 +35,31 @@ impl Mapped {
     }
 
     pub(crate) fn get(&self, cx: &Ctx, at: Name<'_>) -> Result<Vec<u8>> {
-        self.call(Need::Value(at), |fs| {
-            fs.value(cx, at, |value| {
-                let mut bytes = vec![0; value.len() as usize];
-                value.read(0, &mut bytes)?;
-                Ok(bytes)
-            })
-        })
+        self.read_value(cx, at, |value| copy(&value))
     }
 
     /// Copies as much of a value as `buf` takes. Returns the length of the value.
     pub(crate) fn get_into(&self, cx: &Ctx, at: Name<'_>, buf: &mut [u8]) -> Result<usize> {
-        self.call(Need::Value(at), |fs| {
-            fs.value(cx, at, |value| {
-                value.read(0, buf)?;
-                Ok(value.len() as usize)
-            })
+        self.read_value(cx, at, |value| {
+            value.read(0, buf)?;
+            Ok(value.len() as usize)
         })
+    }
+
+    fn read_value<T>(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        mut read: impl FnMut(Value<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let found = self.looked_up(at.dir, |may_read| {
+            self.fs()
+                .value(cx, at, |value| match may_read(value.ino()) {
+                    true => read(value),
+                    false => Err(Errno::AGAIN),
+                })
+        });
+        found.unwrap_or_else(|| self.call(Need::Value(at), |fs| fs.value(cx, at, read)))
     }
 
     /// Runs `run` on a value, which stays locked meanwhile. Other calls of this client can change something
@@ -64,9 +80,7 @@ impl Mapped {
                 if let Some(place) = value.place() {
                     return Ok(Found::InPlace(place, len));
                 }
-                let mut bytes = vec![0; len];
-                value.read(0, &mut bytes)?;
-                Ok(Found::Copied(bytes))
+                copy(&value).map(Found::Copied)
             })?;
             match found {
                 Found::Copied(bytes) => Ok(run(bytes[..].into())),

@@ -14,7 +14,7 @@ use crate::seeded::{Bug, hit};
 use aerie_objects::{Load, NewObject, ObjectId, PAGE, Transaction};
 use aerie_proto::ops::{Condition, VALUE_MAX};
 use medium::Pmem;
-use vfs::{Ctx, Errno, Name, NewNode, OpenFlags, check_name, must_be_regular, perm};
+use vfs::{Ctx, Errno, Ino, Name, NewNode, OpenFlags, check_name, must_be_regular, perm};
 
 /// A put, without its contents.
 #[derive(Clone, Copy)]
@@ -40,6 +40,11 @@ pub struct Value<'a, M> {
 }
 
 impl<M: Pmem> Value<'_, M> {
+    /// The file.
+    pub fn ino(&self) -> Ino {
+        self.file.attr.ino
+    }
+
     /// Bytes of the value.
     pub fn len(&self) -> u64 {
         self.file.attr.size
