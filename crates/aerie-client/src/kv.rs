@@ -140,8 +140,8 @@ impl<C: Borrow<Client>> Kv<C> {
     /// Returns the value of a key; `None` if the key has no value.
     ///
     /// # Errors
-    /// Those of an open for reading; `ENODEV` after the end of the session. These are possible for each of the
-    /// calls below.
+    /// Those of an open for reading; `EFBIG` for a file that is larger than a value; `ENODEV` after the end of
+    /// the session. The latter is possible for each of the calls below.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let at = self.at(key)?;
         present(match &self.client().fs {

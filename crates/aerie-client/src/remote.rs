@@ -1,7 +1,7 @@
 //! The file system of a client that does not map the memory: each call is one of the service.
 
 use crate::connection::Connection;
-use aerie_proto::ops::{Call, Condition, Data, Op, Operation, Read, Reply};
+use aerie_proto::ops::{Call, Condition, Data, Op, Operation, Read, Reply, VALUE_MAX};
 use std::sync::Arc;
 use vfs::{
     Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name,
@@ -62,6 +62,9 @@ impl Remote {
             else {
                 return Err(Errno::PROTO);
             };
+            if size > VALUE_MAX {
+                return Err(Errno::FBIG);
+            }
             if *of.get_or_insert(version) != version {
                 all.clear();
                 of = None;

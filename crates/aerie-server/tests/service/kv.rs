@@ -163,6 +163,17 @@ fn values_are_files() {
         (value.len(), &value[..6], &value[8190..]),
         (8193, &b"short\0"[..], &b"end"[..])
     );
+    // A larger file than any value is not read.
+    make(&there, dir, "large", b"contents");
+    let large = there.lookup(cx, dir, b"large").unwrap().ino;
+    let set = vfs::SetAttr {
+        size: Some(1 << 40),
+        ..vfs::SetAttr::default()
+    };
+    there.setattr(cx, large, &set).unwrap();
+    assert_eq!(kv.get(b"large"), Err(Errno::FBIG));
+    assert_eq!(kv.get_into(b"large", &mut buf), Err(Errno::FBIG));
+    assert_eq!(kv.borrow(b"large", |_| ()), Err(Errno::FBIG));
     // A file that is open lives on after an erase.
     assert_eq!(kv.erase(b"key"), Ok(true));
     assert_eq!(there.read(cx, file.ino, 0, &mut buf), Ok(9));
@@ -399,6 +410,7 @@ fn borrowed() {
                 is_reading.wait();
                 assert_eq!(kvs[0].get(b"other"), Err(Errno::DEADLK));
                 beside.join().unwrap();
+                // Long enough for a change that does not wait.
                 for _ in 0..50 {
                     assert!(value == [1; 6000] && changes.load(SeqCst) == 0);
                     std::thread::sleep(Duration::from_millis(2));

@@ -85,7 +85,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     /// Runs `run` with the value of a file. Calls that change something wait for its end.
     ///
     /// # Errors
-    /// Those of an open for reading, and of `run`.
+    /// Those of an open for reading, and of `run`. `EFBIG` for a file of more than [`VALUE_MAX`] bytes.
     pub fn value<T>(
         &self,
         cx: &Ctx,
@@ -95,6 +95,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let memory = self.overlay();
         self.fs.shared(|| {
             let file = self.fs.value_file(memory, cx, at)?;
+            if file.attr.size > VALUE_MAX {
+                return Err(Errno::FBIG.into());
+            }
             Ok(run(Value { memory, file })?)
         })
     }
