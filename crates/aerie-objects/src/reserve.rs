@@ -29,6 +29,21 @@ pub struct Reserve {
 }
 
 impl Reserve {
+    /// Number of pages.
+    pub fn page_count(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Number of headers.
+    pub fn header_count(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Whether nothing is reserved.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.headers.is_empty()
+    }
+
     /// The pages, by their byte offsets.
     pub fn pages(&self) -> impl Iterator<Item = u64> {
         self.pages.iter().copied()

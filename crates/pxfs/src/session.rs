@@ -1,7 +1,7 @@
 //! Sessions: the service's side of its clients.
 
 use crate::fs::Pxfs;
-use aerie_objects::{Kind, ObjectId, Reserve};
+use aerie_objects::{ObjectId, Reserve};
 use hashbrown::HashMap;
 use medium::Pmem;
 use vfs::{Ctx, OpenFlags, Timestamp};
@@ -62,8 +62,7 @@ impl Session {
 
     /// Numbers of pages and of headers that are reserved for the client.
     pub fn reserved(&self) -> (usize, usize) {
-        let headers = self.reserve.objects(Kind::MFile);
-        (self.reserve.pages().count(), headers.count())
+        (self.reserve.page_count(), self.reserve.header_count())
     }
 
     /// Whether the client may act for other users.

@@ -374,22 +374,30 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 }
             }
             let more = self.host.reserve(ask[0], ask[1])?;
+            if more.is_empty() {
+                return Ok(());
+            }
             self.fs.store.extend(&more);
             state.reserve.append(more);
         }
         Ok(())
     }
 
-    /// Fails if the service will have no pages for the batch. It may have some that it does not reserve for one
-    /// client.
+    /// Fails if the service will have no pages for the batch. The caller ships then, which frees what the calls
+    /// of the batch have reserved and do not need any more, and tries again. A call that is alone in its batch
+    /// may need more than the service reserves for one client.
     fn must_fit(&self) -> Result<()> {
         let needed = self.fs.store.taken_private();
         self.refill([needed, 0])?;
         let missing = needed.saturating_sub(self.fs.store.reserved().0) as u64;
-        if missing > 0 && missing > self.host.statfs()?.blocks_free {
-            return Err(Errno::NOSPC);
+        if missing == 0 {
+            return Ok(());
         }
-        Ok(())
+        let is_alone = self.state.lock().batch.count() == 0;
+        match is_alone && missing <= self.host.statfs()?.blocks_free {
+            true => Ok(()),
+            false => Err(Errno::NOSPC),
+        }
     }
 
     /// Has the service hold a file with several names, which it would not find by its number.

@@ -11,6 +11,7 @@ use oracle::ModelFs;
 use oracle::script::{Script, State, generate, run_op, shrink};
 use oracle::snapshot::Snapshot;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use vfs::sync::Mutex;
 use vfs::{Atime, Errno, FileSystem, ManualClock, StatFs, Timestamp};
 
@@ -27,6 +28,10 @@ impl Authority for All {
 pub(super) struct Link {
     pub(super) service: Arc<Pxfs<Memory>>,
     session: Mutex<Option<Session>>,
+    /// Most pages and headers that the service reserves in all.
+    most: usize,
+    /// Number of requests for more.
+    requests: AtomicUsize,
 }
 
 impl Link {
@@ -44,7 +49,13 @@ impl Link {
 
 impl Host for Link {
     fn reserve(&self, pages: usize, headers: usize) -> vfs::Result<Reserve> {
-        self.with(|session| self.service.grant(session, pages.min(40), headers.min(40)))
+        self.requests.fetch_add(1, Relaxed);
+        self.with(|session| {
+            let (has_pages, has_headers) = session.reserved();
+            let most = |wanted: usize, has| self.most.saturating_sub(has).min(wanted).min(40);
+            let (pages, headers) = (most(pages, has_pages), most(headers, has_headers));
+            self.service.grant(session, pages, headers)
+        })
     }
 
     fn ship(&self, batch: &[u8]) -> vfs::Result<Answers> {
@@ -78,6 +89,8 @@ pub(super) fn client(service: &Arc<Pxfs<Memory>>, is_trusted: bool) -> Client {
     let link = Link {
         service: service.clone(),
         session: Mutex::new(Some(session)),
+        most: 1000,
+        requests: AtomicUsize::new(0),
     };
     let access = [Access::ReadOnly, Access::ReadWrite][usize::from(is_trusted)];
     let memory = service.store.memory().clone();
@@ -310,4 +323,42 @@ fn a_full_store_fails_the_call_itself() {
         drop(client);
         assert!(service.audit().is_empty());
     }
+}
+
+/// Files that come and go need requests for room now and then, also when all of it is reserved that the service
+/// gives one client: the client ships then.
+#[test]
+fn files_that_come_and_go_need_few_requests() {
+    let service = service(1_000);
+    let client = client(&service, true);
+    let (cx, dir) = (vfs::Ctx::root(), vfs::Ino::ROOT);
+    let mut ships = 0;
+    let mut shipping = |call: &dyn Fn() -> vfs::Result<()>| {
+        call().or_else(|errno| {
+            assert_eq!(errno, Errno::NOSPC);
+            ships += 1;
+            client.ship(false)?;
+            call()
+        })
+    };
+    for n in 0..1000 {
+        let name = format!("file {n}");
+        let write = || {
+            let file = client.create(&cx, dir, name.as_bytes(), 0o600)?;
+            let written = client.write(&cx, file.ino, 0, &[1; 16 << 10]);
+            client.forget(file.ino, 1);
+            written.map(drop)
+        };
+        shipping(&|| {
+            write().or_else(|errno| match errno {
+                Errno::EXIST => Ok(()),
+                errno => Err(errno),
+            })
+        })
+        .unwrap();
+        shipping(&|| client.unlink(&cx, dir, name.as_bytes())).unwrap();
+    }
+    let requests = client.host().requests.load(Relaxed);
+    assert!(ships > 0, "the service gives all that is asked for");
+    assert!(requests < 300, "{requests} requests and {ships} batches");
 }
