@@ -2,6 +2,7 @@
 
 use crate::error::{Fault, Res};
 use crate::inode::{self, Inode};
+use crate::references::References;
 use aerie_objects::{Load, ObjectId, Overlay, Store, Superblock, Transaction};
 use hashbrown::HashMap;
 use medium::Pmem;
@@ -16,8 +17,7 @@ pub struct Pxfs<P> {
     pub(crate) store: Store<P>,
     /// Calls that change something have it alone.
     pub(crate) gate: RwLock<()>,
-    /// References of callers; see [`vfs::FileSystem`].
-    refs: Mutex<HashMap<ObjectId, u64>>,
+    refs: References,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) atime: Atime,
     side: Side,
@@ -100,7 +100,7 @@ impl<P> Pxfs<P> {
         Self {
             store,
             gate: RwLock::new(()),
-            refs: Mutex::new(HashMap::new()),
+            refs: References::default(),
             clock,
             atime,
             side,
@@ -176,39 +176,26 @@ impl<P: Pmem> Pxfs<P> {
 
     /// Takes a reference.
     pub(crate) fn refer(&self, object: ObjectId) {
-        *self.refs.lock().entry(object).or_default() += 1;
+        self.refs.add(object);
     }
 
     pub(crate) fn is_referenced(&self, object: ObjectId) -> bool {
-        self.refs.lock().contains_key(&object)
+        self.refs.count(object) > 0
     }
 
     /// The objects with references.
     pub(crate) fn referenced(&self) -> Vec<ObjectId> {
-        self.refs.lock().keys().copied().collect()
+        self.refs.objects()
     }
 
     /// Gives back references. Returns whether they were the last ones.
     pub(crate) fn unrefer(&self, object: ObjectId, count: u64) -> bool {
-        let mut refs = self.refs.lock();
-        match refs.get_mut(&object) {
-            Some(left) if *left > count => {
-                *left -= count;
-                false
-            }
-            _ => {
-                refs.remove(&object);
-                true
-            }
-        }
+        self.refs.give_back(object, count)
     }
 
     /// Whether there are no references but `count`.
     pub(crate) fn has_only(&self, object: ObjectId, count: u64) -> bool {
-        self.refs
-            .lock()
-            .get(&object)
-            .is_none_or(|refs| *refs <= count)
+        self.refs.count(object) <= count
     }
 
     /// Objects without a name.
