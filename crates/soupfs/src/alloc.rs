@@ -94,6 +94,22 @@ impl Alloc {
         shard.pages.pop().ok_or(Fault::Full)
     }
 
+    /// Takes several pages, or none.
+    pub(crate) fn take_pages<P: Pmem>(&self, space: &Space<P>, count: usize) -> Res<Vec<Page>> {
+        let mut pages = Vec::new();
+        while pages.len() < count {
+            match self.take_page(space) {
+                Ok(page) => pages.push(page),
+                Err(e) => {
+                    let mut pages = pages.into_iter();
+                    pages.try_for_each(|page| self.abandon_page(space, page))?;
+                    return Err(e);
+                }
+            }
+        }
+        Ok(pages)
+    }
+
     /// Takes several lines, or none.
     pub(crate) fn take_lines<P: Pmem>(&self, space: &Space<P>, count: usize) -> Res<Lines> {
         let mut lines = Lines::new();

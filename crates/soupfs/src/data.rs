@@ -40,6 +40,10 @@ impl<P: Pmem> Volume<P> {
             true => self.alloc.take_page(&self.space)?,
             false => self.take_zeroed()?,
         };
+        if let Err(e) = self.reserve_nodes(state, block) {
+            self.alloc.abandon_page(&self.space, page)?;
+            return Err(e);
+        }
         if let Some(old) = old.filter(|_| !is_whole) {
             let mut bytes = [0; PAGE as usize];
             self.space.pm.read(old.addr(), &mut bytes)?;
@@ -51,6 +55,18 @@ impl<P: Pmem> Volume<P> {
         };
         state.file.staged.insert(block, staged);
         Ok(page)
+    }
+
+    /// Takes pages for the nodes that lead to a block, so that the round that links it needs none: the
+    /// caller has no other chance to see that memory is short.
+    fn reserve_nodes(&self, state: &mut State, block: u64) -> Res<()> {
+        let most = state.file.nodes_with(block) as usize;
+        let missing = most.saturating_sub(state.file.nodes.len());
+        if missing > 0 {
+            let pages = self.alloc.take_pages(&self.space, missing)?;
+            state.file.nodes.extend(pages);
+        }
+        Ok(())
     }
 
     pub(crate) fn read(&self, ino: Ino, off: u64, buf: &mut [u8]) -> Res<(usize, bool)> {

@@ -244,6 +244,11 @@ impl Root {
     pub fn span(height: u32) -> u64 {
         1_u64.checked_shl(TABLE_BITS * height).unwrap_or(u64::MAX)
     }
+
+    /// The least height of a tree that has room for a block.
+    pub fn height_for(block: u64) -> Option<u32> {
+        (0..=MAX_HEIGHT).find(|height| block < Self::span(*height))
+    }
 }
 
 /// The greatest height: blocks of 63 bits of bytes.

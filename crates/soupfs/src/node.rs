@@ -124,6 +124,8 @@ pub(crate) struct File {
 #[derive(Default)]
 pub(crate) struct Edits {
     pub staged: StagedBlocks,
+    /// Pages for the nodes that the tree gets with the staged blocks, so that a round needs no others.
+    pub nodes: Vec<Page>,
     /// Blocks from here on are not those of the tree.
     pub cut: Option<u64>,
     /// The same, of a cut that a persister is about to make.
@@ -138,6 +140,7 @@ pub(crate) struct Edits {
 
 static NO_EDITS: Edits = Edits {
     staged: StagedBlocks::new(),
+    nodes: Vec::new(),
     cut: None,
     taken_cut: None,
     bound: None,
@@ -185,7 +188,24 @@ impl File {
 
     /// Whether a persister has nothing to do.
     pub(crate) fn is_clean(&self) -> bool {
-        self.staged.is_empty() && self.cut.is_none() && self.dirty.is_empty()
+        self.staged.is_empty()
+            && self.nodes.is_empty()
+            && self.cut.is_none()
+            && self.dirty.is_empty()
+    }
+
+    /// Most nodes that the tree gets when a round links what is staged, and `block`.
+    pub(crate) fn nodes_with(&self, block: u64) -> u64 {
+        let root = Some(self.root()).filter(|root| root.page().is_some());
+        let last = self.staged.last().map_or(block, |last| last.max(block));
+        let least = Root::height_for(last).unwrap_or(MAX_HEIGHT);
+        let height = root.map_or(least, |root| root.height().max(least));
+        // The tree grows at its root, unless it is made anew.
+        let kept = root.filter(|_| !self.is_cut(0));
+        let raised = height - kept.map_or(0, Root::height);
+        // A path to each node of the lowest level begins below the root.
+        let below = self.staged.leaves_with(block) * u64::from(height.saturating_sub(1));
+        u64::from(raised) + below
     }
 
     /// Gives back the memory of edits that are made.

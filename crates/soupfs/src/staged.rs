@@ -1,6 +1,6 @@
 //! The blocks of a file that differ from its tree on the medium.
 
-use crate::format::Page;
+use crate::format::{FANOUT, Page};
 use std::collections::BTreeMap;
 
 /// A block of a file that differs from the tree on the medium.
@@ -39,6 +39,8 @@ pub(crate) struct StagedBlocks {
     blocks: BTreeMap<u64, Staged>,
     /// Pages that no persister has taken.
     own_pages: u64,
+    /// Nodes of the lowest level of the tree that have these blocks.
+    leaves: u64,
 }
 
 impl StagedBlocks {
@@ -46,6 +48,7 @@ impl StagedBlocks {
         Self {
             blocks: BTreeMap::new(),
             own_pages: 0,
+            leaves: 0,
         }
     }
 
@@ -67,8 +70,25 @@ impl StagedBlocks {
         self.get(block).is_some_and(Staged::is_own)
     }
 
+    /// Nodes of the lowest level of the tree that have these blocks and `block`.
+    pub(crate) fn leaves_with(&self, block: u64) -> u64 {
+        self.leaves + u64::from(self.has_none_beside(block))
+    }
+
+    /// The last block.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.blocks.last_key_value().map(|(block, _)| *block)
+    }
+
+    /// Whether the node of a block has no staged blocks.
+    fn has_none_beside(&self, block: u64) -> bool {
+        let first = block - block % FANOUT;
+        self.blocks.range(first..first + FANOUT).next().is_none()
+    }
+
     /// Stages a block. Returns what was staged for it.
     pub(crate) fn insert(&mut self, block: u64, staged: Staged) -> Option<Staged> {
+        self.leaves = self.leaves_with(block);
         let old = self.blocks.insert(block, staged);
         self.own_pages += u64::from(staged.is_own());
         self.own_pages -= u64::from(old.is_some_and(Staged::is_own));
@@ -79,6 +99,7 @@ impl StagedBlocks {
     pub(crate) fn remove(&mut self, block: u64) -> Option<Staged> {
         let old = self.blocks.remove(&block);
         self.own_pages -= u64::from(old.is_some_and(Staged::is_own));
+        self.leaves -= u64::from(old.is_some() && self.has_none_beside(block));
         old
     }
 
@@ -87,6 +108,11 @@ impl StagedBlocks {
         let cut = self.blocks.split_off(&block);
         let own = cut.values().filter(|staged| staged.is_own()).count();
         self.own_pages -= own as u64;
+        let mut leaves: Vec<u64> = cut.keys().map(|block| block / FANOUT).collect();
+        leaves.dedup();
+        let whole = leaves.into_iter();
+        let whole = whole.filter(|leaf| self.has_none_beside(leaf * FANOUT));
+        self.leaves -= whole.count() as u64;
         cut.into_values()
     }
 
@@ -110,13 +136,14 @@ impl StagedBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn the_count_of_own_pages_is_that_of_the_blocks() {
+    fn the_counts_are_those_of_the_blocks() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut staged = StagedBlocks::default();
         for step in 1..20_000 {
-            let block = random.u64(..64);
+            let block = random.u64(..64) * 100;
             match random.u32(..100) {
                 0 => drop(staged.split_off(block)),
                 1 => staged.take(),
@@ -129,6 +156,9 @@ mod tests {
             }
             let own = staged.from(0).filter(|(_, staged)| staged.is_own());
             assert_eq!(staged.own_pages(), own.count() as u64);
+            let blocks = staged.from(0).map(|(block, _)| block / FANOUT);
+            let leaves: BTreeSet<u64> = blocks.collect();
+            assert_eq!(staged.leaves, leaves.len() as u64);
         }
     }
 }

@@ -340,12 +340,13 @@ impl<P: Pmem> Volume<P> {
         self.alloc.abandon_lines(&self.space, [Line(node.ino.0)])
     }
 
-    /// Gives back the pages that are staged.
+    /// Gives back the pages that are staged, and those for their nodes.
     pub(crate) fn abandon_staged(&self, state: &mut State) -> Res<()> {
-        if state.file.staged.is_empty() {
+        if state.file.staged.is_empty() && state.file.nodes.is_empty() {
             return Ok(());
         }
-        let mut pages = state.file.staged.split_off(0).filter_map(Staged::page);
+        let staged = state.file.staged.split_off(0).filter_map(Staged::page);
+        let mut pages = staged.chain(std::mem::take(&mut state.file.nodes));
         pages.try_for_each(|page| self.alloc.abandon_page(&self.space, page))
     }
 

@@ -37,6 +37,8 @@ struct Tree<'c, P> {
     stores: HashMap<u64, u64>,
     /// Nodes that nothing reaches yet.
     fresh: HashSet<Page>,
+    /// Pages for more of them.
+    spare: Vec<Page>,
     freed: Vec<Page>,
     /// Pages of data that the tree did not have.
     added: u32,
@@ -62,14 +64,12 @@ impl FilePlan {
             root: state.file.root(),
             stores: HashMap::new(),
             fresh: HashSet::new(),
+            spare: std::mem::take(&mut state.file.nodes),
             freed: Vec::new(),
             added: 0,
         };
         flush_dirty(core, state, &tree)?;
-        if let Err(e) = tree.apply(state) {
-            tree.undo()?;
-            return Err(e);
-        }
+        tree.apply(state)?;
         tree.flush()?;
         if hit(Bug::FreeBeforeCut) {
             let mut freed = tree.freed.iter();
@@ -217,7 +217,11 @@ impl<P: Pmem> Tree<'_, P> {
     }
 
     fn new_node(&mut self) -> Res<Page> {
-        let page = self.core.take_zeroed()?;
+        let page = match self.spare.pop() {
+            Some(page) => page,
+            None => self.core.alloc.take_page(&self.core.space)?,
+        };
+        self.core.space.zero_page(page);
         self.fresh.insert(page);
         Ok(page)
     }
@@ -265,8 +269,7 @@ impl<P: Pmem> Tree<'_, P> {
     /// Makes the tree high enough for a block.
     fn raise(&mut self, block: u64) -> Res<()> {
         if self.root.page().is_none() {
-            let height = (0..=MAX_HEIGHT).find(|height| block < Root::span(*height));
-            let height = height.ok_or(Fault::Errno(vfs::Errno::FBIG))?;
+            let height = Root::height_for(block).ok_or(Fault::Errno(vfs::Errno::FBIG))?;
             if height > 0 {
                 self.root = Root::new(Some(self.new_node()?), height);
             }
@@ -352,18 +355,14 @@ impl<P: Pmem> Tree<'_, P> {
         below(&self.core.space, page, height, &mut self.freed)
     }
 
-    /// Flushes the new nodes.
-    fn flush(&self) -> Res<()> {
+    /// Flushes the new nodes, and gives back the pages that they did not take.
+    fn flush(&mut self) -> Res<()> {
+        let (space, alloc) = (&self.core.space, &self.core.alloc);
         for page in &self.fresh {
-            self.core.space.flush_page(*page);
-            self.core.alloc.mark_page(&self.core.space, *page)?;
+            space.flush_page(*page);
+            alloc.mark_page(space, *page)?;
         }
-        Ok(())
-    }
-
-    /// Gives back the new nodes.
-    fn undo(&self) -> Res<()> {
-        let mut fresh = self.fresh.iter();
-        fresh.try_for_each(|page| self.core.alloc.abandon_page(&self.core.space, *page))
+        let mut spare = self.spare.drain(..);
+        spare.try_for_each(|page| alloc.abandon_page(space, page))
     }
 }

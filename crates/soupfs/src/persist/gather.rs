@@ -5,7 +5,7 @@ use super::Round;
 use super::dirs::Dir;
 use super::files::FilePlan;
 use super::one::Wanted;
-use crate::error::{Fault, Res};
+use crate::error::Res;
 use crate::format::{Line, Page, inode};
 use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
@@ -37,7 +37,6 @@ struct Part<'c, P> {
     attrs: Vec<Attrs>,
     free_pages: Vec<Page>,
     progress: usize,
-    is_full: bool,
     /// Inodes that are not stored yet, and that the changes name.
     named: Vec<Arc<Node>>,
     /// The addresses of nodes that are taken only if a change names them.
@@ -56,7 +55,6 @@ impl<'c, P: Pmem> Round<'c, P> {
             attrs: Vec::new(),
             free_pages: Vec::new(),
             progress: 0,
-            is_full: false,
             named: Vec::new(),
             skipped: Vec::new(),
         };
@@ -91,7 +89,6 @@ impl<'c, P: Pmem> Round<'c, P> {
         self.attrs.extend(part.attrs);
         self.free_pages.extend(part.free_pages);
         self.progress += part.progress;
-        self.is_full |= part.is_full;
     }
 }
 
@@ -138,13 +135,7 @@ impl<P: Pmem> Part<'_, P> {
             return Ok(());
         }
         let plan = match state.kind {
-            FileType::Regular => match FilePlan::new(core, node, state) {
-                Err(Fault::Full) => {
-                    self.is_full = true;
-                    None
-                }
-                plan => plan?,
-            },
+            FileType::Regular => FilePlan::new(core, node, state)?,
             _ => None,
         };
         self.progress += usize::from(plan.is_some() || state.is_dirty);

@@ -18,7 +18,7 @@ mod gather;
 mod one;
 
 use crate::change::{self, Marks};
-use crate::error::{Fault, Res};
+use crate::error::Res;
 use crate::format::{Line, Page, inode};
 use crate::node::Node;
 use crate::seeded::{Bug, hit};
@@ -53,8 +53,6 @@ struct Round<'c, P> {
     /// Slots that get a table.
     splits: Vec<(u64, Page)>,
     progress: usize,
-    /// The tree of a file could not be made for want of memory.
-    is_full: bool,
     /// Changes that wait for others.
     left: Marks,
 }
@@ -64,8 +62,6 @@ struct Round<'c, P> {
 struct Done {
     /// Changes that were made; 0 if the others wait, or there are none.
     done: usize,
-    /// The tree of a file could not be made for want of memory.
-    is_full: bool,
     /// Changes that wait for others.
     left: Marks,
 }
@@ -84,7 +80,7 @@ impl<P: Pmem> Volume<P> {
         let mut done = self.persist_dirty()?;
         // Changes that wait for those of a directory that comes later take another round.
         let mut left = std::mem::take(&mut done.left);
-        while done.done > 0 && (done.is_full || !left.is_empty()) {
+        while done.done > 0 && !left.is_empty() {
             done = self.persist_dirty()?;
             let still: HashSet<_> = done.left.iter().map(Arc::as_ptr).collect();
             left.retain(|mark| still.contains(&Arc::as_ptr(mark)));
@@ -197,7 +193,6 @@ impl<P: Pmem> Volume<P> {
             free_pages: Vec::new(),
             splits: Vec::new(),
             progress: 0,
-            is_full: false,
             left: Marks::new(),
         };
         let gathered = round.gather(nodes);
@@ -207,15 +202,10 @@ impl<P: Pmem> Volume<P> {
             self.failed.store(true, SeqCst);
             return Err(e);
         }
-        let done = round.progress + orphans.len();
-        match round.is_full && done == 0 {
-            true => Err(Fault::Full),
-            false => Ok(Done {
-                done,
-                is_full: round.is_full,
-                left: round.left,
-            }),
-        }
+        Ok(Done {
+            done: round.progress + orphans.len(),
+            left: round.left,
+        })
     }
 
     /// Shares a step of a round, as [`Sharing::share`](crate::sharing::Sharing::share).

@@ -72,8 +72,7 @@ impl<P: Pmem> Volume<P> {
         let _lock = self.persister.write();
         self.intact()?;
         let wanted = self.want_path(node)?;
-        // A change that another thread has made meanwhile may have to come first, or a round that
-        // frees memory.
+        // A change that another thread has made meanwhile may have to come first.
         match self.persist_wanted(node, &wanted)? {
             true => Ok(()),
             false => self.persist_held(),
@@ -107,8 +106,8 @@ impl<P: Pmem> Volume<P> {
     fn persist_wanted(&self, node: &Arc<Node>, wanted: &Wanted) -> Res<bool> {
         let dirs = wanted.dirs.values().map(|(dir, _)| Arc::clone(dir));
         let nodes = std::iter::once(Arc::clone(node)).chain(dirs);
-        let done = self.run(nodes.collect(), &[], Some(wanted))?;
-        Ok((wanted.is_done() && !done.is_full) || hit(Bug::FsyncWithoutPath))
+        self.run(nodes.collect(), &[], Some(wanted))?;
+        Ok(wanted.is_done() || hit(Bug::FsyncWithoutPath))
     }
 
     /// Collects the changes of the names of a node, and of the directories above it.

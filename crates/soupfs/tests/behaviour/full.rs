@@ -1,7 +1,10 @@
-//! Memory runs out: a call fails then.
+//! A full file system: a call fails for want of memory, and no round does. All that was written is kept.
 
+use fastrand::Rng;
 use medium::MemoryPmem;
-use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, mkfs};
+use oracle::ModelFs;
+use oracle::snapshot::Snapshot;
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
 use std::sync::Arc;
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, SetAttr};
 
@@ -38,6 +41,86 @@ fn resize(fs: &dyn FileSystem, file: Ino, size: u64) {
         ..SetAttr::default()
     };
     fs.setattr(&Ctx::root(), file, &set).unwrap();
+}
+
+/// Makes appends and cuts until memory has run out several times. Each call that succeeds is made on the
+/// model, too.
+fn fill(fs: &Fs, model: &ModelFs, rng: &mut Rng) {
+    let cx = Ctx::root();
+    let files: Vec<[Ino; 2]> = ["a", "b", "c", "d", "e"]
+        .iter()
+        .map(|name| [create(fs, name), create(model, name)])
+        .collect();
+    let mut failures = 0;
+    while failures < 8 {
+        let [file, of_model] = files[rng.usize(..files.len())];
+        let size = fs.getattr(&cx, file).unwrap().size;
+        match rng.u32(..40) {
+            0 => fs.fsync(&cx, file, false).unwrap(),
+            1 => fs.sync().unwrap(),
+            2 => {
+                let cut = rng.u64(..=size);
+                resize(fs, file, cut);
+                resize(model, of_model, cut);
+            }
+            gap => {
+                let gap = if gap < 8 { rng.u64(..3 << 20) } else { 0 };
+                let off = (size + gap).min(20 << 20);
+                let bytes = vec![rng.u8(1..); rng.usize(1..60_000)];
+                match fs.write(&cx, file, off.max(size), &bytes) {
+                    Ok(len) => assert_eq!(
+                        model.write(&cx, of_model, off.max(size), &bytes[..len]),
+                        Ok(bytes.len())
+                    ),
+                    Err(e) => {
+                        assert_eq!(e, Errno::NOSPC);
+                        failures += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_that_was_written_to_a_full_file_system_is_stored() {
+    for seed in 0..24 {
+        let mode = Mode::ALL[seed as usize % 2];
+        let (pm, fs) = made([1 << 20, 5 << 20][seed as usize / 2 % 2], mode);
+        let model = ModelFs::default();
+        fill(&fs, &model, &mut Rng::with_seed(seed));
+        assert_eq!(fs.close(), Ok(()), "{seed}");
+        drop(fs);
+        assert_eq!(check(&*pm).findings, [], "{seed}");
+        let there = Snapshot::take(&open(&pm, mode)).unwrap();
+        let wanted = Snapshot::take(&model).unwrap();
+        let same = there.is_same_except_times(&wanted);
+        assert!(same, "{seed}: {:?}", wanted.diff(&there));
+    }
+}
+
+#[test]
+fn blocks_far_apart_in_a_full_file_system_are_stored() {
+    for mode in Mode::ALL {
+        let (pm, fs) = made(1 << 20, mode);
+        let (cx, file) = (Ctx::root(), create(&fs, "f"));
+        // Each block has nodes of its own, and most make the tree higher.
+        let offs = (0..51).flat_map(|bit| [1 << bit, 3 << bit]);
+        let offs: Vec<u64> = offs.map(|block: u64| block * PAGE).collect();
+        let written: Vec<u64> = offs
+            .into_iter()
+            .filter(|off| fs.write(&cx, file, *off, &off.to_le_bytes()).is_ok())
+            .collect();
+        assert!(written.len() > 10, "{}", written.len());
+        assert_eq!(fs.close(), Ok(()));
+        drop(fs);
+        let fs = open(&pm, mode);
+        for off in written {
+            let mut bytes = [0; 8];
+            fs.read(&cx, file, off, &mut bytes).unwrap();
+            assert_eq!(bytes, off.to_le_bytes(), "{off}");
+        }
+    }
 }
 
 #[test]
