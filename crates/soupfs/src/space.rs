@@ -7,7 +7,7 @@ use crate::format::{
 };
 use crate::seeded::{Bug, hit};
 use medium::{Pmem, Rule};
-use vfs::FileType;
+use vfs::{FileType, SYMLINK_MAX};
 
 /// The medium of a mount.
 pub(crate) struct Space<P> {
@@ -47,6 +47,16 @@ impl<P: Pmem> Space<P> {
             true => Ok(page),
             false => Err(corrupt(format_args!("page {} is outside", page.0))),
         }
+    }
+
+    /// Adds a page that was read to those of a tree. A damaged tree may reach one several times.
+    pub(crate) fn add_page(&self, page: Page, pages: &mut Vec<Page>) -> Res<()> {
+        if pages.len() as u64 >= self.pages {
+            let page = page.0;
+            return Err(corrupt(format_args!("page {page} is in a tree twice")));
+        }
+        pages.push(self.page(page)?);
+        Ok(())
     }
 
     pub(crate) fn load(&self, at: u64) -> Res<u64> {
@@ -158,6 +168,9 @@ impl<P: Pmem> Space<P> {
 
     /// The lines of a text of `len` bytes that begins in `line`.
     pub(crate) fn text_lines(&self, mut line: Line, len: usize) -> Res<Vec<Line>> {
+        if len > SYMLINK_MAX {
+            return Err(corrupt(format_args!("a text has {len} bytes")));
+        }
         let mut lines = Vec::new();
         for _ in 0..len.div_ceil(TEXT) {
             lines.push(self.line(line)?);

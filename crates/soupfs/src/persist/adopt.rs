@@ -25,6 +25,7 @@ impl<P: Pmem> Space<P> {
         let mut walk = Walk {
             space: self,
             seen: HashSet::new(),
+            tables: Vec::new(),
             left: vec![Ino::ROOT],
         };
         while let Some(ino) = walk.left.pop() {
@@ -40,6 +41,8 @@ impl<P: Pmem> Space<P> {
 struct Walk<'s, P> {
     space: &'s Space<P>,
     seen: HashSet<u64>,
+    /// The tables of all directories.
+    tables: Vec<Page>,
     left: Vec<Ino>,
 }
 
@@ -77,7 +80,7 @@ impl<P: Pmem> Walk<'_, P> {
         else {
             return self.chain(at, least, depth);
         };
-        let table: Page = space.page(table)?;
+        space.add_page(table, &mut self.tables)?;
         space.flush_page(table);
         let shift = HASH_BITS - TABLE_BITS * (depth + 1);
         for index in 0..FANOUT {

@@ -81,7 +81,7 @@ pub(super) fn tables_of<P: Pmem>(
     if depth == MAX_DEPTH {
         return Err(too_deep(table));
     }
-    out.push(space.page(table)?);
+    space.add_page(table, out)?;
     (0..FANOUT).try_for_each(|index| tables_of(space, table.word(index), depth + 1, out))
 }
 

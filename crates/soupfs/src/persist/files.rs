@@ -174,7 +174,7 @@ pub(super) fn pages_of<P: Pmem>(space: &Space<P>, root: Root, out: &mut Vec<Page
 }
 
 fn below<P: Pmem>(space: &Space<P>, page: Page, height: u32, out: &mut Vec<Page>) -> Res<()> {
-    out.push(space.page(page)?);
+    space.add_page(page, out)?;
     if height == 0 {
         return Ok(());
     }

@@ -6,6 +6,7 @@ mod workload;
 
 use fastrand::Rng;
 use medium::{Budget, MemoryPmem, Pmem};
+use soupfs::format::{FANOUT, Line, Link, MAX_HEIGHT, Root, inode};
 use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs, repair};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -145,4 +146,53 @@ fn damage_is_an_error_and_not_a_crash() {
         }
     }
     assert!(failures.is_empty(), "images {failures:?}");
+}
+
+/// Stores a word, for a medium whose file system was not unmounted.
+type Damage = fn(&MemoryPmem, [Ino; 3]);
+
+/// Structures that lead to themselves. The inodes are a file, a directory and a symbolic link.
+const LOOPS: [(&str, Damage); 3] = [
+    ("tree", |pm, [file, ..]| {
+        let root = Line(file.0).word(inode::ROOT);
+        let page = Root(pm.load(root).unwrap()).page().unwrap();
+        (0..FANOUT).for_each(|index| pm.store_word(page.word(index), page.0));
+        pm.store_word(root, Root::new(Some(page), MAX_HEIGHT).0);
+    }),
+    ("tables", |pm, [file, dir, _]| {
+        let page = Root(pm.load(Line(file.0).word(inode::ROOT)).unwrap()).page();
+        let (page, slot) = (page.unwrap(), Line(dir.0).word(inode::ROOT));
+        let table = Link::table(page).0;
+        (0..FANOUT).for_each(|index| pm.store_word(page.word(index), table));
+        pm.store_word(slot, table);
+    }),
+    ("text", |pm, [.., link]| {
+        let first = pm.load(Line(link.0).word(inode::ROOT)).unwrap();
+        pm.store_word(Line(first).word(0), first);
+        pm.store_word(Line(link.0).word(inode::SIZE), 1 << 50);
+    }),
+];
+
+#[test]
+fn structures_that_lead_to_themselves_end_a_mount_after_a_kill() {
+    for (what, damage) in LOOPS {
+        let pm = MemoryPmem::new(LEN);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        let pm = Arc::new(pm);
+        let fs = SoupFs::open(Arc::clone(&pm), options(Mode::InPlace)).unwrap();
+        let (cx, root) = (&Ctx::root(), Ino::ROOT);
+        let file = fs.create(cx, root, b"file", 0o644).unwrap().ino;
+        fs.write(cx, file, 0, &[7; 100]).unwrap();
+        let dir = fs.mkdir(cx, root, b"dir", 0o755).unwrap().ino;
+        let link = fs.symlink(cx, root, b"link", &[b'x'; 200]).unwrap().ino;
+        fs.sync().unwrap();
+        // As after a kill: it is not unmounted.
+        drop(fs);
+        damage(&pm, [file, dir, link]);
+        let budget = || Budget::new(MemoryPmem::copy_of(&*pm).unwrap(), USE_BUDGET);
+        let report = check(&budget());
+        assert_eq!(report.worst(), Some(Severity::Corrupt), "{what}");
+        let opened = SoupFs::open(Arc::new(budget()), options(Mode::InPlace));
+        assert!(opened.is_err(), "{what}");
+    }
 }
