@@ -1,8 +1,9 @@
 //! Shows the consistent view of an image as text: the superblock, inodes, directories.
 
+use crate::alloc::reserved_pages;
 use crate::error::{Error, Fault, Res};
 use crate::format::{
-    FANOUT, HASH_BITS, Hash, Inode, Line, Link, MAX_DEPTH, Root, TABLE_BITS, inode,
+    FANOUT, HASH_BITS, Hash, Inode, LINES, Line, Link, MAX_DEPTH, Root, TABLE_BITS, inode,
 };
 use crate::mount::{probe, seed};
 use crate::space::Space;
@@ -14,9 +15,15 @@ use vfs::{FileType, Ino};
 /// The reason why a dump stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DumpError {
-    /// The image is damaged or unreadable, or lacks the inode.
+    /// The image is damaged or unreadable.
     #[error(transparent)]
     Image(#[from] Error),
+    /// The image has no inode with this number.
+    #[error("there is no inode {0}")]
+    NoInode(Ino),
+    /// The path leads to nothing.
+    #[error("inode {0} has no entry '{name}'", name = .1.escape_ascii())]
+    NoEntry(Ino, Vec<u8>),
     /// The output failed.
     #[error("writing the output: {0}")]
     Output(#[from] io::Error),
@@ -60,10 +67,19 @@ pub(crate) fn dump<P: Pmem + ?Sized>(
             )?;
             return Ok(());
         }
-        Selection::Inode(ino) => Ino(*ino),
+        Selection::Inode(ino) => match has_line(&space, *ino) {
+            true => Ino(*ino),
+            false => return Err(DumpError::NoInode(Ino(*ino))),
+        },
         Selection::Path(path) => find(&space, path)?,
     };
     show(&space, ino, out)
+}
+
+/// Whether a number of an inode is that of a line that can hold one.
+fn has_line<P: Pmem>(space: &Space<P>, ino: u64) -> bool {
+    let lines = reserved_pages(space.pages) * LINES..space.pages * LINES;
+    ino == Ino::ROOT.0 || lines.contains(&ino)
 }
 
 /// Visits the dentries of a directory, and the place of each.
@@ -94,13 +110,13 @@ fn entries<P: Pmem>(
     Ok(())
 }
 
-fn find<P: Pmem>(space: &Space<P>, path: &[u8]) -> Res<Ino> {
+fn find<P: Pmem>(space: &Space<P>, path: &[u8]) -> Result<Ino, DumpError> {
     let mut at = Ino::ROOT;
     for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
         let mut found = None;
         let slot = Line(at.0).word(inode::ROOT);
         if space.inode(Line(at.0))?.kind() != Some(FileType::Directory) {
-            return Err(vfs::Errno::NOTDIR.into());
+            return Err(DumpError::NoEntry(at, name.to_owned()));
         }
         entries(space, slot, Hash(0), 0, &mut |line| {
             let entry = space.dentry(line)?;
@@ -109,7 +125,7 @@ fn find<P: Pmem>(space: &Space<P>, path: &[u8]) -> Res<Ino> {
             }
             Ok(())
         })?;
-        at = found.ok_or(vfs::Errno::NOENT)?;
+        at = found.ok_or_else(|| DumpError::NoEntry(at, name.to_owned()))?;
     }
     Ok(at)
 }
@@ -167,4 +183,30 @@ fn show<P: Pmem>(space: &Space<P>, ino: Ino, out: &mut dyn Write) -> Result<(), 
         None => writeln!(out, "no inode: its type is invalid")?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{MIN_PAGES, PAGE};
+    use crate::{MkfsOptions, mkfs};
+    use medium::MemoryPmem;
+
+    #[test]
+    fn what_is_missing_is_reported_as_missing() {
+        let pm = MemoryPmem::new(MIN_PAGES * PAGE);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        for (what, text) in [
+            (
+                Selection::Path(b"/a/b".to_vec()),
+                "inode 1 has no entry 'a'",
+            ),
+            (Selection::Inode(0), "there is no inode 0"),
+            (Selection::Inode(1 << 40), "there is no inode 1099511627776"),
+        ] {
+            let error = dump(&pm, &what, &mut Vec::new()).unwrap_err();
+            assert_eq!(error.to_string(), text);
+        }
+        dump(&pm, &Selection::Inode(1), &mut Vec::new()).unwrap();
+    }
 }
