@@ -126,6 +126,7 @@ fn readlink(call: &Call, at: At, n: usize) -> Answer {
 pub(crate) fn two(call: &Call) -> Answer {
     let (from, to, flags) = match call.number {
         SYS_rename | SYS_link => (At::path(0), At::path(1), 0),
+        SYS_renameat => (At::dir(0), At::dir(2), 0),
         _ => (At::dir(0), At::dir(2), call.int(4)),
     };
     let is_link = matches!(call.number, SYS_link | SYS_linkat);
