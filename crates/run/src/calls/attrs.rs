@@ -16,7 +16,8 @@ pub(crate) fn show(call: &Call) -> Answer {
         SYS_access => access(call, At::path(0), call.int(1), 0),
         SYS_faccessat => access(call, At::dir(0), call.int(2), 0),
         SYS_faccessat2 => access(call, At::dir(0), call.int(2), call.int(3)),
-        SYS_statfs => call.at(At::path(0), true, |session, _| {
+        SYS_statfs => call.at(At::path(0), true, |session, found| {
+            found.attr()?;
             show_space(call, session.fs.statfs()?)
         }),
         SYS_fstatfs => {
