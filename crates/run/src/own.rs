@@ -46,6 +46,12 @@ pub(crate) fn mark(fd: u32) {
     HIGHEST.fetch_max(fd, Relaxed);
 }
 
+/// Whether a descriptor is one of this library.
+pub(crate) fn is_own(fd: u64) -> bool {
+    FDS.get(fd as u32 as usize)
+        .is_some_and(|entry| entry.load(Relaxed) == OWN)
+}
+
 /// All descriptors of this library, in order.
 pub(crate) fn all() -> impl Iterator<Item = u32> {
     let highest = HIGHEST.load(Relaxed);

@@ -509,6 +509,22 @@ impl Process {
         description.refs.fetch_sub(1, AcqRel);
     }
 
+    /// The open file that a path like `/dev/fd/3` names, if it is one of the store, and the rest of the path.
+    pub(crate) fn named_by_number<'p>(&self, path: &'p [u8]) -> Option<(File, &'p [u8])> {
+        let number = match path {
+            b"/dev/stdin" => return Some((self.file(0)?, b"")),
+            b"/dev/stdout" => return Some((self.file(1)?, b"")),
+            b"/dev/stderr" => return Some((self.file(2)?, b"")),
+            _ => [&b"/dev/fd/"[..], b"/proc/self/fd/"]
+                .iter()
+                .find_map(|place| path.strip_prefix(*place))?,
+        };
+        let end = number.iter().position(|byte| *byte == b'/');
+        let (number, rest) = number.split_at(end.unwrap_or(number.len()));
+        let number: u32 = std::str::from_utf8(number).ok()?.parse().ok()?;
+        Some((self.file(number.into())?, rest))
+    }
+
     /// The file of a descriptor, if it is one of the store.
     pub(crate) fn file(&self, fd: u64) -> Option<File> {
         let entry = table().get(fd as u32 as usize)?;

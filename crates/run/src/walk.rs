@@ -83,7 +83,18 @@ pub(crate) struct Found<'f> {
     pub(crate) has_slash: bool,
 }
 
-impl Found<'_> {
+impl<'f> Found<'f> {
+    /// An inode without a name, to which somebody else refers during the call.
+    pub(crate) fn open(fs: &'f dyn FileSystem, cx: &Ctx, ino: Ino) -> Result<Self> {
+        let attr = fs.getattr(cx, ino)?;
+        Ok(Self {
+            dir: Node::borrowed(fs, ino),
+            name: Vec::new(),
+            node: Some((Node::borrowed(fs, ino), attr)),
+            has_slash: false,
+        })
+    }
+
     /// The attributes of the inode.
     pub(crate) fn attr(&self) -> Result<Attr> {
         self.node

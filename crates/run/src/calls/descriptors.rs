@@ -1,22 +1,15 @@
 //! Descriptors: their numbers are the kernel's, which has a placeholder for each.
 
 use super::{Answer, Call, Stop};
-use crate::abi::{FD_LIMIT, OWN};
+use crate::abi::FD_LIMIT;
 use crate::kernel;
-use crate::process::table;
+use crate::own::is_own;
 use libc::*;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::Errno;
 
 /// Flags that `fcntl(F_SETFL)` changes.
 const SETTABLE: u32 = (O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT | O_ASYNC) as u32;
-
-/// Whether a descriptor belongs to this library.
-pub(crate) fn is_own(fd: u64) -> bool {
-    table()
-        .get(fd as u32 as usize)
-        .is_some_and(|entry| entry.load(Relaxed) == OWN)
-}
 
 /// `close`, `close_range`, `dup`, `dup2`, `dup3`, `ioctl`.
 pub(crate) fn change(call: &Call) -> Answer {

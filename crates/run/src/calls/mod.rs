@@ -16,6 +16,7 @@ pub(crate) mod xattrs;
 use crate::abi;
 use crate::kernel::{self, Result};
 use crate::memory;
+use crate::own::is_own;
 use crate::process::{File, Process, Working};
 use crate::shared::Reason;
 use crate::walk::{Found, Place, Walk, path_of};
@@ -80,6 +81,8 @@ enum Start {
     /// In a directory of the store.
     Cwd(Ino),
     Dir(File),
+    /// At an open file, which a path of `/proc` names by the number of a descriptor.
+    Named(File),
 }
 
 /// A connection with the caller's credentials, for the time of a call.
@@ -118,9 +121,14 @@ impl Call {
 
     /// The file of a descriptor of the store; any other call is the kernel's.
     pub(crate) fn file(&self, n: usize) -> std::result::Result<File, Stop> {
-        let file = self.process.file(self.args[n]).ok_or(Stop::Kernel)?;
-        self.process.count(Reason::Answered);
-        Ok(file)
+        match self.process.file(self.args[n]) {
+            Some(file) => {
+                self.process.count(Reason::Answered);
+                Ok(file)
+            }
+            None if is_own(self.args[n]) => Err(Errno::BADF.into()),
+            None => Err(Stop::Kernel),
+        }
     }
 
     pub(crate) fn session(&self) -> Result<Session> {
@@ -138,8 +146,14 @@ impl Call {
         let dir = at.dir.map_or(libc::AT_FDCWD, |dir| self.int(dir));
         let mount = &self.process.at;
         if path.first() == Some(&b'/') {
-            let is_below = strip_names(&path, mount).is_some();
-            return Ok(is_below.then_some((Start::Root, path)));
+            if strip_names(&path, mount).is_some() {
+                return Ok(Some((Start::Root, path)));
+            }
+            let named = self.process.named_by_number(&path);
+            return Ok(named.map(|(file, rest)| match rest {
+                b"" => (Start::Named(file), Vec::new()),
+                rest => (Start::Dir(file), [b".", rest].concat()),
+            }));
         }
         let mut working = self.process.working();
         if let (libc::AT_FDCWD, Working::Unknown) = (dir, &working) {
@@ -203,6 +217,7 @@ impl Call {
             Start::Root => return as_path(path).map(Some),
             Start::Cwd(ino) => *ino,
             Start::Dir(file) => file.ino(),
+            Start::Named(_) => return Ok(None),
         };
         let below = path_of(self.process, &*self.process.fs()?, dir)?;
         as_path([&self.process.at[..], &below, b"/", &path].concat()).map(Some)
@@ -273,6 +288,12 @@ impl Session {
             Start::Dir(file) => {
                 file.fs()?;
                 (file.ino(), Some(file))
+            }
+            // The symbolic link itself is the kernel's.
+            Start::Named(_) if !follow => return Ok(Resolved::Foreign),
+            Start::Named(file) => {
+                let found = Found::open(&*self.fs, cx, file.ino())?;
+                return Ok(Resolved::Inside(found, Some(file)));
             }
         };
         Ok(match walk.resolve(ino, &path)? {

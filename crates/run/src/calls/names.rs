@@ -2,8 +2,9 @@
 
 use super::{Answer, At, Call, Resolved, Session, Stop};
 use crate::memory;
+use crate::process::File;
 use crate::shared::Reason;
-use crate::walk::Found;
+use crate::walk::{Found, path_of};
 use libc::*;
 use vfs::{Errno, FileType, Name, NewNode, Removal, RenameFlags};
 
@@ -117,9 +118,33 @@ fn readlink(call: &Call, at: At, n: usize) -> Answer {
         let target = file.fs()?.readlink(&*call.process.cx()?, file.ino());
         return show(target.map_err(|_| Errno::NOENT)?);
     }
+    if let Some((file, b"")) = call
+        .process
+        .named_by_number(&memory::path(call.args[at.path])?)
+    {
+        return show(path_of_file(call, &file)?);
+    }
     call.at(at, false, |session, found| {
         show(session.fs.readlink(&session.cx, found.ino()?)?)
     })
+}
+
+/// The path by which `/proc/self/fd` shows an open file: that under which it was opened.
+fn path_of_file(call: &Call, file: &File) -> vfs::Result<Vec<u8>> {
+    let (fs, cx) = (file.fs()?, call.process.permitted()?);
+    let attr = fs.getattr(&cx, file.ino())?;
+    let (dir, name) = match attr.kind {
+        FileType::Directory => (file.ino(), Vec::new()),
+        _ => file.description.opened_as().ok_or(Errno::NOENT)?,
+    };
+    let below = path_of(call.process, &*fs, dir)?;
+    let slash = if name.is_empty() { &b""[..] } else { b"/" };
+    let end = if attr.nlink == 0 {
+        &b" (deleted)"[..]
+    } else {
+        b""
+    };
+    Ok([&call.process.at[..], &below, slash, &name, end].concat())
 }
 
 /// Calls with two paths.

@@ -1,7 +1,6 @@
 //! `open` and its relatives.
 
 use super::{Answer, At, Call, Session, Stop};
-use crate::kernel::Result;
 use crate::memory;
 use crate::process::{File, open_flags};
 use crate::shared::Reason;
@@ -55,7 +54,10 @@ pub(crate) fn open(call: &Call) -> Answer {
     let mode = mode as u32 & 0o7777 & !call.process.umask();
     let wanted = Wanted { flags, mode };
     let follow = !wanted.has(O_NOFOLLOW) && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL;
-    if let Some(file) = named_by_number(call, at)? {
+    if let Some((file, b"")) = call
+        .process
+        .named_by_number(&memory::path(call.args[at.path])?)
+    {
         return open_again(call, &file, wanted);
     }
     for _ in 0..ATTEMPTS {
@@ -68,26 +70,6 @@ pub(crate) fn open(call: &Call) -> Answer {
         }
     }
     Err(Errno::EXIST.into())
-}
-
-/// The open file that a path like `/dev/fd/3` names, if it is one of the store.
-fn named_by_number(call: &Call, at: At) -> Result<Option<File>> {
-    let path = memory::path(call.args[at.path])?;
-    let number = match &path[..] {
-        b"/dev/stdin" => 0,
-        b"/dev/stdout" => 1,
-        b"/dev/stderr" => 2,
-        path => {
-            let places = [&b"/dev/fd/"[..], b"/proc/self/fd/"];
-            let digits = places.iter().find_map(|place| path.strip_prefix(*place));
-            let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-            match digits.and_then(|digits| digits.parse::<u32>().ok()) {
-                Some(number) => number,
-                None => return Ok(None),
-            }
-        }
-    };
-    Ok(call.process.file(number.into()))
 }
 
 /// Opens an open file again, with an offset of its own.

@@ -321,6 +321,55 @@ static void directly(void)
     SHOW(direct(SYS_getpid, 0, 0, 0) == getpid());
 }
 
+/* Paths that name open files by their numbers, as shells and other programs use them. */
+static void numbers(void)
+{
+    struct stat stat_of;
+    struct statfs space;
+    char path[64], target[4096];
+    int dir = open("numbered", O_RDONLY | (mkdir("numbered", 0755) == 0 ? O_DIRECTORY : 0));
+    int fd = openat(dir, "file", O_RDWR | O_CREAT, 0644);
+    SHOW(write(fd, "contents", 8));
+    for (int n = 0; n < 2; n++) {
+        snprintf(path, sizeof path, "%s/%d", n ? "/proc/self/fd" : "/dev/fd", fd);
+        SHOW(stat(path, &stat_of));
+        SHOW(stat_of.st_size);
+        SHOW(access(path, R_OK | W_OK));
+        SHOW(access(path, X_OK));
+        SHOW(truncate(path, 5 + n));
+        SHOW(chmod(path, 0600));
+        SHOW(lstat(path, &stat_of));
+        SHOW(S_ISLNK(stat_of.st_mode));
+        long len = readlink(path, target, sizeof target);
+        SHOW(len > 0);
+        printf("%.*s\n", (int)len, target);
+        snprintf(target, sizeof target, "linked%d", n);
+        SHOW(linkat(AT_FDCWD, path, AT_FDCWD, target, AT_SYMLINK_FOLLOW));
+        SHOW(rename(path, "elsewhere"));
+        SHOW(unlink(target));
+    }
+    snprintf(path, sizeof path, "/proc/self/fd/%d/file", dir);
+    SHOW(stat(path, &stat_of));
+    SHOW(close(open(path, O_RDONLY)) == 0);
+    SHOW(rename(path, "numbered/other"));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", dir);
+    long len = readlink(path, target, sizeof target);
+    printf("%.*s\n", (int)len, target);
+    SHOW(unlink("numbered/other"));
+    int nameless = open("numbered", O_TMPFILE | O_RDWR, 0600);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", nameless);
+    SHOW(linkat(AT_FDCWD, path, AT_FDCWD, "numbered/named", AT_SYMLINK_FOLLOW));
+    SHOW(stat("numbered/named", &stat_of));
+    SHOW(stat("/dev/fd/9999", &stat_of));
+    SHOW(statfs("missing", &space));
+    /* The kernel does not look at the fifth argument of renameat. */
+    SHOW(syscall(SYS_renameat, dir, "named", AT_FDCWD, "renamed", 0x1234));
+    SHOW(stat("renamed", &stat_of));
+    close(nameless);
+    close(fd);
+    close(dir);
+}
+
 int main(int count, char **arguments)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -333,5 +382,6 @@ int main(int count, char **arguments)
     directories(arguments[1]);
     threads();
     directly();
+    numbers();
     return 0;
 }
