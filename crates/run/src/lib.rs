@@ -27,6 +27,10 @@
 //!   count as used until the run ends.
 //! - A file that a process has open without a name, and a child opens for the first time after the parent has
 //!   closed it, is gone.
+//! - A lock of `flock` ends with the program that took it, also if another process has the descriptor.
+//! - A file without a name, or that has moved to another directory since it was opened, has no shared mappings;
+//!   the latter has no locks either (`ENODEV`).
+//! - A limit of the size of files (`RLIMIT_FSIZE`) has no effect.
 //! - Cancelling a thread that waits in a call ends it without unwinding its C++ frames.
 //!
 //! # How calls are seen

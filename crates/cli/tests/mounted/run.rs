@@ -51,11 +51,22 @@ fn processes_of_a_run_and_a_mount_see_the_same_files() {
         tar -cf - d | tar -C d/e -xf - && diff -r d/e/d d -x e && git init -q d/repo &&
             cp kept d/repo && git -C d/repo add . && git -C d/repo -c user.name=a -c user.email=a \
             commit -qm one && git clone -q d/repo clone && git -C clone fsck && cat clone/kept
+        python3 - <<'END'
+import fcntl, os, subprocess
+file = open('before', 'w')
+os.rename('before', 'after')
+fcntl.flock(file, fcntl.LOCK_EX)
+print(subprocess.call(['flock', '-n', 'after', 'true']))
+os.unlink('after')
+nameless = open('gone', 'w')
+os.unlink('gone')
+fcntl.flock(nameless, fcntl.LOCK_EX)
+END
     "#;
     let output = shell(&place, &["--stats"], script);
     assert!(output.status.success(), "{}", stderr(&output));
     let kept = "one\ntwo\nthree\n";
-    assert_eq!(stdout(&output), format!("1\n2\n3\n4\n{kept}{kept}"));
+    assert_eq!(stdout(&output), format!("1\n2\n3\n4\n{kept}{kept}1\n"));
     assert!(count(&output, "  answered in the process") > 1000);
     assert_eq!(count(&output, "  to the mount: programs executed"), 1);
     assert!(!is_mounted(&place));

@@ -15,7 +15,7 @@ use libc::*;
 use std::ffi::CString;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use vfs::{Errno, OpenFlags};
+use vfs::{Cookie, Errno, Ino, OpenFlags};
 
 /// `flock`.
 pub(crate) fn flock(call: &Call) -> Answer {
@@ -68,12 +68,14 @@ fn standing_for(process: &Process, file: &File, of: LockOf) -> Result<u32> {
     if let Some(fd) = locks.get(&of) {
         return Ok(*fd);
     }
+    // A file without a name is known to these processes only.
+    let is_named = file.fs()?.getattr(&*process.cx()?, file.ino())?.nlink > 0;
     let fd = match process.mounted() {
-        Some(_) => {
+        Some(_) if is_named => {
             process.count(Reason::Lock);
             on_mount(process, file, false)?
         }
-        None => temporary(process, file)?,
+        _ => temporary(process, file)?,
     };
     let own = crate::own::keep(fd)?;
     locks.insert(of, own);
@@ -90,10 +92,30 @@ fn temporary(process: &Process, file: &File) -> Result<u32> {
     kernel::open(&as_path(path)?, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW)
 }
 
-/// Opens the file on the mount, by the name under which it was opened. With `exact`, with the access of the
-/// description; otherwise with the most that is permitted.
-pub(crate) fn on_mount(process: &Process, file: &File, exact: bool) -> Result<u32> {
+/// The name under which the file was opened, or the one that it has now in the same directory.
+fn name_of(process: &Process, file: &File) -> Result<(Ino, Vec<u8>)> {
     let (dir, name) = file.description.opened_as().ok_or(Errno::NODEV)?;
+    let (fs, cx) = (file.fs()?, process.permitted()?);
+    if let Ok(found) = fs.lookup(&cx, dir, &name) {
+        fs.forget(found.ino, 1);
+        if found.ino == file.ino() {
+            return Ok((dir, name));
+        }
+    }
+    let mut now = None;
+    fs.readdir(&cx, dir, Cookie(0), &mut |entry| {
+        if entry.ino == file.ino() {
+            now = Some(entry.name.to_vec());
+        }
+        now.is_none()
+    })?;
+    now.map(|name| (dir, name)).ok_or(Errno::NODEV)
+}
+
+/// Opens the file on the mount by its name. With `exact`, with the access of the description; otherwise with the
+/// most that is permitted.
+pub(crate) fn on_mount(process: &Process, file: &File, exact: bool) -> Result<u32> {
+    let (dir, name) = name_of(process, file)?;
     let below = path_of(process, &*file.fs()?, dir)?;
     let path =
         CString::new([&process.at[..], &below, b"/", &name].concat()).map_err(|_| Errno::INVAL)?;
