@@ -10,7 +10,7 @@ pub struct Limits {
     pub lease: Duration,
     /// Most connections.
     pub clients: usize,
-    /// Most connections of one user.
+    /// Most connections of one user who is not trusted. A trusted one can harm the store in other ways.
     pub per_user: usize,
     /// Most locks that a client holds or requests.
     pub locks_per_client: usize,
@@ -26,7 +26,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(10),
-            clients: 128,
+            clients: 1024, // each process of a `selvedge run` is one
             per_user: 16,
             locks_per_client: 1 << 16,
             reserve: 1 << 14,

@@ -13,7 +13,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 ];
 pub(crate) const CLIENTS: &[(&str, Role)] = &[("reader", reader), ("remote", remote)];
 
-const STRANGER: u32 = 40_003;
+pub(crate) const STRANGER: u32 = 40_003;
 
 /// The image has this mode.
 fn with_strangers(mode: u32, role: &str) {

@@ -1,5 +1,7 @@
 //! Hostile peers. Meanwhile and afterwards a good client works, and the image is consistent.
 
+use crate::become_user;
+use crate::classes::STRANGER;
 use crate::peer::Peer;
 use crate::world::{World, contents, make};
 use aerie_objects::ObjectId;
@@ -17,7 +19,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_flood_without_readers_ends_its_connection", floods),
     ("torn_messages_end_after_a_lease", torn),
     ("a_batch_needs_locks_and_its_own_session", batches),
-    ("connections_of_a_user_are_limited", connections),
+    ("connections_of_other_users_are_limited", connections),
     ("reserves_are_limited", reserves),
 ];
 
@@ -191,9 +193,17 @@ fn connections() {
         ..Limits::default()
     };
     beside_a_client(limits, |world| {
-        let mut peers: Vec<_> = (0..2).map(|_| Peer::begin(&world.socket())).collect();
-        let refused = Peer::new(&world.socket()).err().unwrap();
-        assert!(refused.contains("3 connections"), "{refused}");
+        let mut peers: Vec<_> = (0..5).map(|_| Peer::begin(&world.socket())).collect();
+        let strangers = || {
+            become_user(STRANGER);
+            let peers: Vec<_> = (0..4).map(|_| Peer::new(&world.socket())).collect();
+            let refused = peers[3].as_ref().err().unwrap();
+            assert!(refused.contains("3 connections"), "{refused}");
+            assert!(peers[..3].iter().all(Result::is_ok));
+        };
+        if rustix::process::geteuid().is_root() {
+            std::thread::scope(|scope| scope.spawn(strangers).join().unwrap());
+        }
         let peer = &mut peers[0];
         for lock in 0..101 {
             peer.lock(Ask::Request {

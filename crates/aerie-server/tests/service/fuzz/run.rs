@@ -2,6 +2,7 @@
 
 use super::{KINDS, Kind, messages};
 use crate::become_user;
+use crate::classes::STRANGER;
 use crate::peer::Peer;
 use crate::world::{World, make};
 use aerie_proto::locks::{Ask, Tell};
@@ -14,8 +15,7 @@ use std::net::Shutdown;
 use std::sync::OnceLock;
 use vfs::{Cookie, Ctx, FileSystem, Ino, NewNode, OpenFlags, SetAttr, XattrMode};
 
-/// The user of a client that is not trusted, and another one.
-pub(super) const STRANGER: u32 = 40_003;
+/// A user beside the one of a client that is not trusted.
 const OTHER: u32 = 40_004;
 
 /// Contents and names that only the other user may read.
