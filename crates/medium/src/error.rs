@@ -21,6 +21,12 @@ pub enum MediumError {
         /// First byte of the line.
         off: u64,
     },
+    /// The process may not read the page. Another process may do so for it.
+    #[error("this process may not read byte {off} of the medium")]
+    Denied {
+        /// A byte of the page.
+        off: u64,
+    },
     /// Stores could not be made durable.
     #[error("the medium could not make stores durable (errno {errno})")]
     NotDurable {

@@ -371,6 +371,7 @@ impl PagedRegion for Paged {
             MediumError::NotDurable { .. } => why,
             MediumError::OutOfRange { .. }
             | MediumError::Unreadable { .. }
+            | MediumError::Denied { .. }
             | MediumError::PowerCut => MediumError::NotDurable {
                 errno: Errno::IO.raw_os_error(),
             },
