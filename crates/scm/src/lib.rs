@@ -18,7 +18,7 @@
 //! All pages of a partition with one identity are in one sparse file, the file of that *class*. Each
 //! of these files has the size of the partition, and a page has the same offset in all of them. It has
 //! contents in the file of its class, and is a hole in the others. A client maps each file that it may
-//! open once, as a whole ([`Space`]). So an object is named by its offset, which never changes. No
+//! open once, as a whole ([`Space`]), or uses all of them as one memory ([`Joined`]). So an object is named by its offset, which never changes. No
 //! address is shared, and mappings are filled by page faults.
 //!
 //! A change of protection copies an extent to another file, at the same offset, commits the change,
@@ -113,6 +113,7 @@ pub mod files;
 mod format;
 mod identity;
 mod intent;
+mod joined;
 mod piece;
 mod private;
 mod protocol;
@@ -133,6 +134,7 @@ pub use extents::{Partition, Scrubbed};
 pub use files::{Files, Run};
 pub use format::{Geometry, MOST_PAGES, MOST_SLOTS, NAME_BYTES, PAGE_BYTES, PartitionRecord};
 pub use identity::{AccessList, Credentials, Entry, Identity, Rights, Subject};
+pub use joined::Joined;
 pub use piece::Piece;
 pub use server::{Limits, Server};
 pub use single::SingleFile;

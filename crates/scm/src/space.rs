@@ -44,18 +44,33 @@ pub struct Window {
 }
 
 impl Window {
-    fn new(source: &dyn Source, part: Part, options: &MapOptions) -> Result<Self, ScmError> {
+    /// Maps a part; for reading only if the source or `options` say so.
+    pub(crate) fn new(
+        source: &dyn Source,
+        part: Part,
+        options: &MapOptions,
+    ) -> Result<Self, ScmError> {
         let (share, is_writable) = source.share(part)?;
         let mut options = *options;
-        options.read_only = !is_writable;
+        options.read_only |= !is_writable;
         let mapped = MappedPmem::map_descriptor(share.descriptor, "a window", &options)?;
         let memory = Piece::new(mapped, share.base, share.bytes);
         let short = || ScmError::Refused("the file is shorter than the partition".to_owned());
         let memory = memory.ok_or_else(short)?;
         Ok(Self {
             memory,
-            is_writable,
+            is_writable: !options.read_only,
         })
+    }
+
+    /// Refuses what is too short for the identity table of a partition.
+    pub(crate) fn must_be_table_of(&self, pages: u64) -> Result<(), ScmError> {
+        match self.memory.len() >= changes_off(pages) + 8 {
+            true => Ok(()),
+            false => Err(ScmError::Refused(
+                "the identity table is shorter than the partition".to_owned(),
+            )),
+        }
     }
 
     /// The bytes of the partition, of which those of other classes are zeros.
@@ -90,10 +105,7 @@ impl Space {
     ) -> Result<Self, ScmError> {
         let identities = Window::new(&*source, Part::Identities, options)?;
         let pages = bytes / PAGE_BYTES;
-        if identities.memory.len() < changes_off(pages) + 8 {
-            let what = "the identity table is shorter than the partition".to_owned();
-            return Err(ScmError::Refused(what));
-        }
+        identities.must_be_table_of(pages)?;
         Ok(Self {
             source,
             options: *options,
