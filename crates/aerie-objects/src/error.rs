@@ -58,6 +58,9 @@ pub enum Error {
     /// The object changed during each of many attempts to read it.
     #[error("{0} changes too fast to be read")]
     Unstable(ObjectId),
+    /// The protection of pages cannot be changed.
+    #[error("cannot protect pages: {0}")]
+    Protection(String),
     /// The log.
     #[error(transparent)]
     Log(#[from] LogError),

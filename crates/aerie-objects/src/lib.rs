@@ -12,6 +12,10 @@
 //!   change it meanwhile.
 //! - **O5** A listing visits each entry that is there all the time once, although the collection grows
 //!   and shrinks meanwhile. Only keys with the same hash may be listed again.
+//! - **O6** With [`Protection`], no page with contents, names or attributes of an object can be read by a user
+//!   whom the [`Policy`] does not permit it, at any time, also after a crash. Pages that lose readers do so
+//!   before the change is durable, and pages that gain them after it. The caller ends each change by
+//!   [`Transaction::narrow`], before it makes another one in the same transaction.
 //!
 //! The bytes are in `format.md`, with numbered invariants, which [`check`] verifies.
 //!
@@ -44,8 +48,12 @@ mod load;
 mod log;
 mod overlay;
 mod pages;
+mod protection;
+mod readers;
 mod reading;
+mod reclass;
 mod record;
+mod remains;
 mod reserve;
 pub mod seeded;
 mod space;
@@ -62,6 +70,8 @@ pub use id::{HEADER_BYTES, Kind, ObjectId};
 pub use layout::{KEY_MAX, PAGE, header::OWN_WORDS};
 pub use load::Load;
 pub use overlay::Overlay;
+pub use protection::{Contents, Guard, Policy, Protection};
+pub use readers::Readers;
 pub use reading::collection::{Listed, entries, list, lookup};
 pub use reading::object::{
     Header, generation, header, is_inside, members, own, pages, parent, size, stable, version,

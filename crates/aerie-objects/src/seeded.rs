@@ -19,4 +19,12 @@ medium::seeded_bugs! {
     ReplayBeforeLog,
     /// A roll-back keeps the words of what it rolls back.
     RollBackForgotten,
+    /// Pages of an object that loses readers keep them.
+    NotNarrowed,
+    /// A page is used for an object although others may read the page.
+    ReusedAsItIs,
+    /// A page that gains readers has remains.
+    RemainsKept,
+    /// Opening a store repairs no readers.
+    NotRepaired,
 }

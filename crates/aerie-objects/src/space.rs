@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::reserve::{NewObject, Reserve};
 use crate::whole::Whole;
-use crate::{Kind, ObjectId};
+use crate::{Kind, ObjectId, Readers};
 use std::ops::Range;
 
 /// Free pages and headers.
@@ -67,14 +67,17 @@ impl Part {
 
 impl Space {
     /// Takes a page of no contents; its byte offset.
-    pub(crate) fn take_page(&mut self) -> Option<u64> {
+    ///
+    /// # Errors
+    /// [`Error::Full`], and errors of the protection.
+    pub(crate) fn take_page(&mut self, readers: Readers) -> Result<u64> {
         match self {
-            Self::Whole(whole) => whole.take_page(),
+            Self::Whole(whole) => whole.take_page(readers),
             Self::Part(part) => {
                 let new = || part.unused.next().map(|number| number * PAGE);
-                let page = part.freed.pop().or_else(new)?;
+                let page = part.freed.pop().or_else(new).ok_or(Error::Full)?;
                 part.taken_private += 1;
-                Some(page)
+                Ok(page)
             }
         }
     }
@@ -115,18 +118,23 @@ impl Space {
         }
     }
 
-    /// Takes a free header for an object of this kind; `None` if one needs a new page.
+    /// Takes a free header for an object of this kind, in a page with these readers; `None` if one needs a new
+    /// page.
     ///
     /// # Errors
     /// [`Error::Full`] without a free header, or a page to make some.
-    pub(crate) fn take_header(&mut self, kind: Kind) -> Result<Option<NewObject>> {
+    pub(crate) fn take_header(
+        &mut self,
+        kind: Kind,
+        readers: Readers,
+    ) -> Result<Option<NewObject>> {
         let new = |(header, generation)| NewObject {
             id: ObjectId::new(kind, header),
             generation,
         };
         match self {
             Self::Whole(whole) => Ok(whole
-                .take_header()
+                .take_header(|of| of == readers)
                 .map(|header| new((header, whole.next_generation())))),
             Self::Part(part) => {
                 let taken = part.headers.pop().ok_or(Error::Full)?;
@@ -184,24 +192,32 @@ impl Space {
         }
     }
 
-    /// Reserves pages and headers, as many as there are of the wanted ones. `clear` fills a page with
-    /// zeros.
-    pub(crate) fn reserve(&mut self, pages: usize, headers: usize, clear: impl Fn(u64)) -> Reserve {
+    /// Reserves pages and headers, as many as there are of the wanted ones. With protection, the headers are in
+    /// pages that `readers` may read, and nobody may read the other pages. `clear` fills a page with zeros.
+    pub(crate) fn reserve(
+        &mut self,
+        pages: usize,
+        headers: usize,
+        readers: Readers,
+        clear: impl Fn(u64),
+    ) -> Reserve {
         let mut reserve = Reserve::default();
         let Self::Whole(whole) = self else {
             return reserve;
         };
         while reserve.headers.len() < headers {
-            match whole.take_header() {
+            match whole.take_header(|of| readers.is_within(of)) {
                 Some(header) => drop(reserve.headers.insert(header, whole.next_generation())),
                 None => {
-                    let Some(page) = whole.take_page() else { break };
+                    let Ok(page) = whole.take_page(readers) else {
+                        break;
+                    };
                     clear(page);
                     whole.add_headers(page);
                 }
             }
         }
-        let taken = (0..pages).map_while(|_| whole.take_page());
+        let taken = (0..pages).map_while(|_| whole.take_page(Readers::NOBODY).ok());
         reserve.pages.extend(taken);
         reserve
     }

@@ -1,18 +1,19 @@
 //! A store that is open for changes.
 
-use crate::ObjectId;
 use crate::check::walk;
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::load::Load;
 use crate::log::{Log, Replayed, replay};
 use crate::overlay::Overlay;
+use crate::protection::Protection;
 use crate::reading::object::generation;
 use crate::reserve::Reserve;
 use crate::space::{Part, Space};
 use crate::superblock::Superblock;
 use crate::transaction::{Buffers, Changes, Transaction};
 use crate::whole::Whole;
+use crate::{ObjectId, Readers};
 use medium::Pmem;
 use vfs::check::Report;
 use vfs::sync::Mutex;
@@ -32,6 +33,7 @@ pub struct Store<P> {
     superblock: Superblock,
     changes: Mutex<Changes<P>>,
     space: Mutex<Space>,
+    protection: Option<Protection>,
     is_speculation: bool,
 }
 
@@ -42,6 +44,15 @@ impl<P: Pmem + Clone> Store<P> {
     /// [`Error::NotAStore`], [`Error::Damaged`] with the first violation of the format, errors of the
     /// log and of the memory.
     pub fn open(memory: P) -> Result<Self> {
+        Self::open_with(memory, None)
+    }
+
+    /// [`open`](Self::open) on a memory whose pages are protected, if `protection` is given. Pages with other
+    /// readers than their objects' get those.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and errors of the protection.
+    pub fn open_with(memory: P, protection: Option<Protection>) -> Result<Self> {
         let superblock = Superblock::load(&memory)?;
         let Replayed {
             log, generation, ..
@@ -53,14 +64,20 @@ impl<P: Pmem + Clone> Store<P> {
             let (structure, at) = ("store", 0);
             return Err(Error::Damaged { structure, at, why });
         }
+        if let Some(protection) = &protection {
+            let headers = walk.headers.keys().copied();
+            protection.repair(&memory, &superblock, headers)?;
+        }
+        let guard = protection
+            .as_ref()
+            .map(|protection| protection.guard.clone());
         let pages = superblock.first_page()..superblock.bytes / PAGE;
-        let space = Whole::new(pages, &walk.pages, walk.headers, generation);
-        Ok(Self::new(
-            memory,
-            superblock,
-            Some(log),
-            Space::Whole(Box::new(space)),
-        ))
+        let space = Whole::new(pages, &walk.pages, walk.headers, generation, guard);
+        let space = Space::Whole(Box::new(space));
+        Ok(Self {
+            protection,
+            ..Self::new(memory, superblock, Some(log), space)
+        })
     }
 }
 
@@ -122,6 +139,7 @@ impl<P> Store<P> {
         Self {
             memory,
             superblock,
+            protection: None,
             is_speculation: log.is_none(),
             changes: Mutex::new(Changes { log, buffers }),
             space: Mutex::new(space),
@@ -144,6 +162,7 @@ impl<P: Pmem> Store<P> {
             &self.memory,
             &self.superblock,
             &self.space,
+            self.protection.as_ref(),
             changes,
         ))
     }
@@ -177,10 +196,16 @@ impl<P: Pmem> Store<P> {
 
     /// Reserves pages and headers, as many as there are of the wanted ones.
     pub fn reserve(&self, pages: usize, headers: usize) -> Reserve {
+        self.reserve_for(Readers::NOBODY, pages, headers)
+    }
+
+    /// [`reserve`](Self::reserve) for `readers`. In a store with protection, they may read the headers, and
+    /// nobody may read the pages.
+    pub fn reserve_for(&self, readers: Readers, pages: usize, headers: usize) -> Reserve {
         // Readers find free headers. After a crash nothing leads to them, and all words of one that is
         // used come from a record: no fence.
         let clear = |page| self.memory.store_nt(page, &[0; PAGE as usize]);
-        self.space.lock().reserve(pages, headers, clear)
+        self.space.lock().reserve(pages, headers, readers, clear)
     }
 
     /// Frees what is reserved.

@@ -16,17 +16,21 @@ use crate::error::{Error, Result};
 use crate::layout::{PAGE, header};
 use crate::load::Load;
 use crate::log::Log;
+use crate::protection::Protection;
 use crate::reading::object::generation;
 use crate::record;
 use crate::reserve::NewObject;
 use crate::seeded::{Bug, hit};
 use crate::space::Space;
 use crate::superblock::Superblock;
-use crate::{Kind, ObjectId};
+use crate::{Kind, ObjectId, Readers};
 use hashbrown::{HashMap, HashSet};
 use medium::{LINE_BYTES, Pmem, Rule};
 use std::sync::atomic::{Ordering, fence};
 use vfs::sync::{Mutex, MutexGuard};
+
+/// The second own word, on which the readers of an object may depend, besides the first.
+const OWNER: u64 = header::OWN + 1;
 
 /// One step, as it is undone.
 #[derive(Debug)]
@@ -83,11 +87,26 @@ pub(crate) struct Changes<P> {
     pub(crate) buffers: Buffers,
 }
 
+/// The objects of a transaction whose readers may change.
+#[derive(Default)]
+struct Reclassed {
+    /// The readers of the object that was last looked at.
+    known: Option<(ObjectId, Readers)>,
+    /// Objects that were changed since their pages were narrowed.
+    wide: Vec<ObjectId>,
+    /// Those that were narrowed, each with whether objects below it change their readers, too.
+    narrow: HashMap<ObjectId, bool>,
+    /// Steps before the last time.
+    steps: usize,
+}
+
 /// Changes that are not durable yet. To drop it undoes them.
 pub struct Transaction<'a, P: Pmem> {
     memory: &'a P,
     superblock: &'a Superblock,
     space: &'a Mutex<Space>,
+    protection: Option<&'a Protection>,
+    reclassed: Reclassed,
     shared: MutexGuard<'a, Changes<P>>,
     changes: Buffers,
     /// Whether contents were stored that must be durable before the commit.
@@ -101,12 +120,15 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         memory: &'a P,
         superblock: &'a Superblock,
         space: &'a Mutex<Space>,
+        protection: Option<&'a Protection>,
         mut shared: MutexGuard<'a, Changes<P>>,
     ) -> Self {
         Self {
             memory,
             superblock,
             space,
+            protection,
+            reclassed: Reclassed::default(),
             changes: std::mem::take(&mut shared.buffers),
             shared,
             has_contents: false,
@@ -201,7 +223,67 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     /// Changes a word of an object's header.
     pub(crate) fn set_header(&mut self, object: ObjectId, word: u64, value: u64) -> Result<()> {
         self.change(object)?;
+        if matches!(word, header::KIND | header::PARENT | header::OWN | OWNER) {
+            self.note_readers(object);
+        }
         self.set(object.header() + word * 8, value)
+    }
+
+    /// Notes that the readers of an object may change.
+    pub(crate) fn note_readers(&mut self, object: ObjectId) {
+        if self.protection.is_some() {
+            self.reclassed.known = None;
+            self.reclassed.wide.push(object);
+        }
+    }
+
+    /// The readers that new pages of an object must have.
+    pub(crate) fn readers(&mut self, object: ObjectId) -> Result<Readers> {
+        let Some(protection) = self.protection else {
+            return Ok(Readers::NOBODY);
+        };
+        match self.reclassed.known {
+            Some((known, readers)) if known == object => Ok(readers),
+            _ => {
+                let readers = (protection.policy)(&*self, self.superblock, object)?;
+                self.reclassed.known = Some((object, readers));
+                Ok(readers)
+            }
+        }
+    }
+
+    /// Takes readers from pages whose objects have lost these since the last time. A change that is rolled
+    /// back later leaves too few, which [`commit`](Self::commit) or the next opening restores.
+    ///
+    /// # Errors
+    /// Errors of the memory and of the protection. The transaction should then be rolled back.
+    pub fn narrow(&mut self) -> Result<()> {
+        let Some(protection) = self.protection else {
+            return Ok(());
+        };
+        let mut objects = std::mem::take(&mut self.reclassed.wide);
+        objects.sort_unstable();
+        objects.dedup();
+        for object in objects {
+            let is_deep = self.is_deep(protection, object)?;
+            *self.reclassed.narrow.entry(object).or_default() |= is_deep;
+            if generation(self, object).is_ok() {
+                protection.narrow(&*self, self.superblock, object, is_deep)?;
+            }
+        }
+        self.reclassed.steps = self.changes.steps.len();
+        Ok(())
+    }
+
+    /// Whether objects below this one may have other readers than before.
+    fn is_deep(&self, protection: &Protection, object: ObjectId) -> Result<bool> {
+        let before = self.before(Mark(self.reclassed.steps));
+        let existed = generation(&before, object).is_ok() && generation(self, object).is_ok();
+        if object.kind() != Kind::Collection || !existed {
+            return Ok(false);
+        }
+        let old = (protection.policy)(&before, self.superblock, object)?;
+        Ok(old != (protection.policy)(self, self.superblock, object)?)
     }
 
     /// Notes that readers of the object have to look again.
@@ -243,9 +325,9 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     }
 
     /// Takes a page of zeros.
-    pub(crate) fn take_page(&mut self) -> Result<u64> {
+    pub(crate) fn take_page(&mut self, readers: Readers) -> Result<u64> {
         let steps = self.changes.steps.len();
-        let page = self.take_unfilled()?;
+        let page = self.take_unfilled(readers)?;
         if !self.is_speculative() {
             self.changes.fresh.insert(page, steps);
         }
@@ -255,9 +337,11 @@ impl<'a, P: Pmem> Transaction<'a, P> {
 
     /// Takes a page with the contents of its last use, in place of which the caller
     /// [stores](Self::store_contents) others.
-    pub(crate) fn take_unfilled(&mut self) -> Result<u64> {
-        let page = self.reused().or_else(|| self.space.lock().take_page());
-        let page = page.ok_or(Error::Full)?;
+    pub(crate) fn take_unfilled(&mut self, readers: Readers) -> Result<u64> {
+        let page = match self.reused() {
+            Some(page) => page,
+            None => self.space.lock().take_page(readers)?,
+        };
         self.changes.steps.push(Step::TookPage(page));
         Ok(page)
     }
@@ -287,17 +371,17 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         self.changes.steps.push(Step::GavePage(page));
     }
 
-    /// Takes a free header.
-    pub(crate) fn take_header(&mut self, kind: Kind) -> Result<NewObject> {
-        let found = self.space.lock().take_header(kind)?;
+    /// Takes a free header, in a page with these readers.
+    pub(crate) fn take_header(&mut self, kind: Kind, readers: Readers) -> Result<NewObject> {
+        let found = self.space.lock().take_header(kind, readers)?;
         let new = match found {
             Some(new) => new,
             None => {
-                let page = self.take_page()?;
+                let page = self.take_page(readers)?;
                 let mut space = self.space.lock();
                 space.add_headers(page);
                 self.changes.steps.push(Step::NewHeaders(page));
-                space.take_header(kind)?.ok_or(Error::Full)?
+                space.take_header(kind, readers)?.ok_or(Error::Full)?
             }
         };
         self.changes.steps.push(Step::TookHeader(new));
@@ -324,6 +408,8 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             self.undo(step);
         }
         self.marked = mark.0;
+        self.reclassed.known = None;
+        self.reclassed.steps = self.reclassed.steps.min(mark.0);
     }
 
     fn undo(&mut self, step: Step) {
@@ -373,6 +459,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             self.give();
             return Ok(self.memory.fence(Rule::DurableBeforeUse)?);
         }
+        self.narrow()?;
         let mut words: Vec<_> = self.changes.words.drain().collect();
         let versions = self.versions()?;
         words.extend(&versions);
@@ -382,6 +469,11 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             self.append_and_store(&words, &versions, &record)?;
         }
         self.give();
+        if let Some(protection) = self.protection {
+            let changed = self.reclassed.narrow.drain();
+            // A page with too few readers does no harm: the service reads it for the others.
+            let _ = protection.settle(self.memory, self.superblock, changed);
+        }
         Ok(())
     }
 

@@ -184,12 +184,7 @@ impl<P: Pmem> Transaction<'_, P> {
 
     /// All pages of a table: of its tree, its buckets, and those that continue them.
     fn pages_of(&self, table: Table) -> Result<Vec<u64>> {
-        let mut pages = Vec::new();
-        for number in 0..table.buckets {
-            for bucket in chain(self, table.bucket(self, number)?) {
-                pages.extend(bucket?.page());
-            }
-        }
+        let mut pages = table.chained(self)?;
         tree::visit(self, table.id, &mut |visited| {
             let (Visited::Pointers(page) | Visited::Contents(_, page)) = visited;
             pages.push(page);

@@ -7,7 +7,7 @@ use crate::reading::collection::entries;
 use crate::reading::object::{members, own, size};
 use crate::reserve::NewObject;
 use crate::transaction::Transaction;
-use crate::{Kind, ObjectId};
+use crate::{Kind, ObjectId, Readers};
 use medium::Pmem;
 
 impl<P: Pmem> Transaction<'_, P> {
@@ -16,7 +16,21 @@ impl<P: Pmem> Transaction<'_, P> {
     /// # Errors
     /// [`Error::Full`], and errors of the memory.
     pub fn create(&mut self, kind: Kind) -> Result<ObjectId> {
-        let new = self.take_header(kind)?;
+        let new = self.take_header(kind, Readers::NOBODY)?;
+        self.create_at(new)
+    }
+
+    /// Makes an object as [`create`](Self::create) does, which the caller adds to a collection. With
+    /// protection, its header is beside others of such objects.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_for(&mut self, collection: ObjectId, kind: Kind) -> Result<ObjectId> {
+        let readers = match collection == self.superblock().attributes {
+            true => Readers::Everyone,
+            false => self.readers(collection)?,
+        };
+        let new = self.take_header(kind, readers)?;
         self.create_at(new)
     }
 
@@ -29,6 +43,7 @@ impl<P: Pmem> Transaction<'_, P> {
         let NewObject { id, generation } = new;
         let header = id.header();
         self.change(id)?;
+        self.note_readers(id);
         self.set(header, generation << 8 | id.kind() as u64)?;
         for word in (1..HEADER_BYTES / 8).filter(|word| *word != header::VERSION) {
             self.set(header + word * 8, 0)?;

@@ -29,7 +29,8 @@ impl<P: Pmem> Transaction<'_, P> {
         index: u64,
         contents: &[u8; PAGE as usize],
     ) -> Result<()> {
-        let page = self.take_unfilled()?;
+        let readers = self.readers(object)?;
+        let page = self.take_unfilled(readers)?;
         self.store_contents(page, contents);
         self.add_page_at(object, index, page)
     }
@@ -114,7 +115,8 @@ impl<P: Pmem> Transaction<'_, P> {
 
     /// Takes a page of zeros, and counts it as one of the object.
     pub(crate) fn page_for(&mut self, object: ObjectId) -> Result<u64> {
-        let page = self.take_page()?;
+        let readers = self.readers(object)?;
+        let page = self.take_page(readers)?;
         self.count_pages(object, 1)?;
         Ok(page)
     }

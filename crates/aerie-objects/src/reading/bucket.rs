@@ -4,6 +4,7 @@ use crate::ObjectId;
 use crate::error::{Result, damaged};
 use crate::layout::{BUCKET, PAGE};
 use crate::load::Load;
+use std::ops::Range;
 
 /// Bytes of the head: slots (16 bits) and bytes of records (16); the page of the next bucket of the
 /// chain, or 0.
@@ -31,6 +32,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// The bytes of the record.
+    pub(crate) fn record(&self) -> Range<u64> {
+        let start = self.key_at - 8;
+        start..start + 8 + self.key_len.next_multiple_of(8) as u64
+    }
+
     pub(crate) fn key<M: Load + ?Sized>(self, memory: &M) -> Result<Vec<u8>> {
         let mut key = vec![0; self.key_len];
         memory.read(self.key_at, &mut key)?;

@@ -90,6 +90,29 @@ impl Table {
         Ok(Bucket::of_table(page + number % BUCKETS * BUCKET))
     }
 
+    /// The pages that continue buckets.
+    pub(crate) fn chained<M: Load + ?Sized>(self, memory: &M) -> Result<Vec<u64>> {
+        let mut pages = Vec::new();
+        for number in 0..self.buckets {
+            for bucket in chain(memory, self.bucket(memory, number)?) {
+                pages.extend(bucket?.page());
+            }
+        }
+        Ok(pages)
+    }
+
+    /// The objects of all entries.
+    pub(crate) fn objects<M: Load + ?Sized>(self, memory: &M) -> Result<Vec<ObjectId>> {
+        let mut objects = Vec::new();
+        for number in 0..self.buckets {
+            for bucket in chain(memory, self.bucket(memory, number)?) {
+                let entries = bucket?.entries(memory)?;
+                objects.extend(entries.iter().map(|entry| entry.object));
+            }
+        }
+        Ok(objects)
+    }
+
     pub(crate) fn find<M: Load + ?Sized>(self, memory: &M, key: &[u8]) -> Result<Option<Entry>> {
         if self.buckets == 0 {
             return Ok(None);

@@ -3,6 +3,7 @@
 mod crashes;
 mod hostile;
 mod model;
+mod protection;
 mod readers;
 mod speculation;
 mod trees;
