@@ -1,10 +1,12 @@
 //! A client of the manager.
 //!
-//! Guarantees: a call waits for the manager, and reconnects once if the manager was started again.
+//! Guarantees: a call waits for the manager, and reconnects once if the manager was started again and has a
+//! socket of its own.
 //! The client trusts the manager; the directory of the socket must not be writable by others.
 
 use crate::error::ScmError;
 use crate::files::{Part, Share};
+use crate::joined::Joined;
 use crate::protocol::{Operation, Reply, Request, Status};
 use crate::server::socket;
 use crate::space::{Source, Space};
@@ -23,7 +25,8 @@ use zerocopy::IntoBytes;
 
 /// A connection to the manager.
 pub struct Client {
-    path: PathBuf,
+    /// `None` if another process has passed the connection.
+    path: Option<PathBuf>,
     socket: Mutex<OwnedFd>,
 }
 
@@ -55,7 +58,14 @@ impl Client {
         let socket =
             socket.map_err(|e| ScmError::system("connect to", path.display().to_string(), e))?;
         let socket = Mutex::new(socket);
+        let path = Some(path);
         Ok(Arc::new(Self { path, socket }))
+    }
+
+    /// A client with a [connection](crate::Server::connection) that another process has passed.
+    pub fn of(connection: OwnedFd) -> Arc<Self> {
+        let (path, socket) = (None, Mutex::new(connection));
+        Arc::new(Self { path, socket })
     }
 
     /// The partitions that the client may map.
@@ -86,6 +96,21 @@ impl Client {
     /// # Errors
     /// [`ScmError::NoPartition`] also if the client may not map it.
     pub fn open(self: &Arc<Self>, name: &str, options: &MapOptions) -> Result<Space, ScmError> {
+        let (source, bytes) = self.source(name)?;
+        Space::new(source, bytes, options)
+    }
+
+    /// Maps the partition with this name as one memory. `options` apply to its windows.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn join(self: &Arc<Self>, name: &str, options: &MapOptions) -> Result<Joined, ScmError> {
+        let (source, bytes) = self.source(name)?;
+        Joined::new(source, bytes, options)
+    }
+
+    /// The source of a partition's parts, and the bytes of the partition.
+    fn source(self: &Arc<Self>, name: &str) -> Result<(Box<dyn Source>, u64), ScmError> {
         let mut listed = self.partitions()?.into_iter();
         let listed = listed.find(|one| one.name == name);
         let listed = listed.ok_or_else(|| ScmError::NoPartition(name.to_owned()))?;
@@ -93,7 +118,7 @@ impl Client {
             client: self.clone(),
             partition: listed.number,
         };
-        Space::new(Box::new(source), listed.bytes, options)
+        Ok((Box::new(source), listed.bytes))
     }
 
     /// Opens a part of a partition. Returns whether it is open for writing, too.
@@ -112,14 +137,21 @@ impl Client {
     }
 
     fn call(&self, operation: Operation) -> Result<(Status, Reply, Option<OwnedFd>), ScmError> {
-        let failed = |e| ScmError::system("call", self.path.display().to_string(), e);
+        let name = self
+            .path
+            .as_deref()
+            .map_or("the manager".into(), Path::to_string_lossy);
+        let failed = |e| ScmError::system("call", name, e);
         let mut socket = self.socket.lock();
-        let replied = match exchange(&socket, operation) {
-            Err(Errno::PIPE | Errno::CONNRESET) => {
-                *socket = connected(&self.path).map_err(failed)?;
-                exchange(&socket, operation)
-            }
-            replied => replied,
+        let replied = match (exchange(&socket, operation), &self.path) {
+            (Err(Errno::PIPE | Errno::CONNRESET), Some(path)) => match connected(path) {
+                Ok(new) => {
+                    *socket = new;
+                    exchange(&socket, operation)
+                }
+                Err(e) => Err(e),
+            },
+            (replied, _) => replied,
         };
         let (packet, descriptor) = replied.map_err(failed)?;
         let parsed = Reply::parse(&packet);

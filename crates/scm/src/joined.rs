@@ -333,6 +333,25 @@ mod tests {
     }
 
     #[test]
+    fn a_client_joins_the_classes_through_a_passed_connection() {
+        let (_dir, store) = partition();
+        store.set_list(3, AccessList::of_mode(0, 0, 0o004)).unwrap();
+        store.set_access("p", Credentials::own().uid, 3).unwrap();
+        pages(&store).protect(moved(1), identity(3)).unwrap();
+        service(&store).store_word(PAGE_BYTES, 7);
+        let server = crate::Server::without_socket(store.clone()).unwrap();
+        let (uid, gid, groups) = (40_000, 40_000, Vec::new());
+        let who = Credentials { uid, gid, groups };
+        let client = crate::Client::of(server.connection(who).unwrap());
+        let memory = client.join("p", &MapOptions::default()).unwrap();
+        assert_eq!(memory.load(PAGE_BYTES), Ok(7));
+        assert_eq!(memory.load(0), Err(MediumError::Denied { off: 0 }));
+        drop(server);
+        assert!(client.partitions().is_err());
+        assert_eq!(memory.load(PAGE_BYTES), Ok(7));
+    }
+
+    #[test]
     fn a_reader_cannot_store() {
         let (_dir, store) = partition();
         let reader = reader(&store);

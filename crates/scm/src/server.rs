@@ -1,7 +1,8 @@
 //! The manager's socket, at which clients get descriptors.
 //!
 //! A client connects to a Unix socket of packets. The kernel reports its credentials at that time;
-//! they decide for the whole connection. Each request is one packet of 16 bytes, and so is each
+//! they decide for the whole connection. A service with connections of its own passes a connected socket
+//! to a client instead ([`Server::connection`]). Each request is one packet of 16 bytes, and so is each
 //! reply, of 256 bytes, with a descriptor or a reason in words.
 //!
 //! Guarantees against hostile clients:
@@ -19,6 +20,7 @@ use crate::format::PAGE_BYTES;
 use crate::identity::Credentials;
 use crate::protocol::{Operation, Reply, Request, Status};
 use crate::store::Store;
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FileType, Mode, chmod, lstat, unlink};
 use rustix::io::{Errno, IoSlice};
@@ -26,6 +28,7 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept_with, bind, connect, listen, recv, sendmsg, socket_with,
+    socketpair,
 };
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,9 +68,19 @@ impl Default for Limits {
 
 /// A server that runs in a thread of its own, until it is dropped.
 pub struct Server {
-    stop: Arc<OwnedFd>,
+    /// Wakes the thread.
+    wake: Arc<OwnedFd>,
+    requests: Arc<Mutex<Requests>>,
     thread: Option<JoinHandle<()>>,
-    path: PathBuf,
+    /// The socket that clients connect to, if there is one.
+    path: Option<PathBuf>,
+}
+
+/// Requests of the process itself.
+#[derive(Default)]
+struct Requests {
+    stops: bool,
+    new: Vec<Connection>,
 }
 
 impl Server {
@@ -81,14 +94,34 @@ impl Server {
         limits: Limits,
     ) -> Result<Self, ScmError> {
         let path = path.as_ref().to_owned();
-        let failed = |doing, e: Errno| ScmError::system(doing, path.display().to_string(), e);
-        let listener = listener(&path).map_err(|e| failed("listen at", e))?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed("make an event for", e))?;
-        let stop = Arc::new(stop);
+        let failed = |e: Errno| ScmError::system("listen at", path.display().to_string(), e);
+        let listener = listener(&path).map_err(failed)?;
+        Self::run(store, Some((listener, path)), limits)
+    }
+
+    /// Starts to serve clients that get a [connection](Self::connection) of this process.
+    ///
+    /// # Errors
+    /// [`ScmError::System`].
+    pub fn without_socket<F: Files + 'static>(store: Arc<Store<F>>) -> Result<Self, ScmError> {
+        Self::run(store, None, Limits::default())
+    }
+
+    fn run<F: Files + 'static>(
+        store: Arc<Store<F>>,
+        listener: Option<(OwnedFd, PathBuf)>,
+        limits: Limits,
+    ) -> Result<Self, ScmError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|e| ScmError::system("make", "an event", e))?;
+        let wake = Arc::new(wake);
+        let requests = Arc::new(Mutex::new(Requests::default()));
+        let (listener, path) = listener.unzip();
         let serving = Serving {
             store,
             listener,
-            stop: stop.clone(),
+            wake: wake.clone(),
+            requests: requests.clone(),
             limits,
             clients: Vec::new(),
             is_paused: false,
@@ -97,22 +130,47 @@ impl Server {
         let thread = thread.spawn(move || serving.run());
         let thread = thread.map_err(|e| ScmError::system("start a thread for", "a server", e))?;
         Ok(Self {
-            stop,
+            wake,
+            requests,
             thread: Some(thread),
             path,
         })
     }
 
-    /// The path of the socket.
+    /// The path of the socket; empty if there is none.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.path.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// A connected socket for a client with these credentials, which the caller vouches for. The limits of
+    /// connections do not apply.
+    ///
+    /// # Errors
+    /// [`ScmError::System`].
+    pub fn connection(&self, who: Credentials) -> Result<OwnedFd, ScmError> {
+        let failed = |e: Errno| ScmError::system("make", "a connection", e);
+        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = socketpair(unix, packets, SocketFlags::CLOEXEC, None);
+        let (socket, other) = pair.map_err(failed)?;
+        rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
+        set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES).map_err(failed)?;
+        self.requests.lock().new.push(Connection { socket, who });
+        self.wake();
+        Ok(other)
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = unlink(&self.path);
-        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(path) = &self.path {
+            let _ = unlink(path);
+        }
+        self.requests.lock().stops = true;
+        self.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -152,8 +210,9 @@ struct Connection {
 
 struct Serving<F: Files> {
     store: Arc<Store<F>>,
-    listener: OwnedFd,
-    stop: Arc<OwnedFd>,
+    listener: Option<OwnedFd>,
+    wake: Arc<OwnedFd>,
+    requests: Arc<Mutex<Requests>>,
     limits: Limits,
     clients: Vec<Connection>,
     /// Whether the process has no descriptors left for new clients.
@@ -168,12 +227,9 @@ impl<F: Files> Serving<F> {
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => continue,
                 Err(e) => return tracing::error!("the server of descriptors stops: {e}"),
             };
-            let [stops, connects, clients @ ..] = &ready[..] else {
+            let [is_woken, connects, clients @ ..] = &ready[..] else {
                 return;
             };
-            if *stops {
-                return;
-            }
             let mut ready = clients.iter();
             let store = &self.store;
             self.clients.retain(|client| match ready.next() {
@@ -184,17 +240,24 @@ impl<F: Files> Serving<F> {
             if *connects {
                 self.accept();
             }
+            if *is_woken {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                let mut requests = self.requests.lock();
+                if requests.stops {
+                    return;
+                }
+                self.clients.append(&mut requests.new);
+            }
         }
     }
 
-    /// Waits for events. Returns whether there are some: to stop, to connect, for each client.
+    /// Waits for events. Returns whether there are some: of this process, to connect, for each client.
     fn wait(&self) -> Result<Vec<bool>, Errno> {
-        let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
-        let connects = match self.is_paused {
-            true => PollFlags::empty(),
-            false => PollFlags::IN,
-        };
-        fds.push(PollFd::new(&self.listener, connects));
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        fds.push(match &self.listener {
+            Some(listener) if !self.is_paused => PollFd::new(listener, PollFlags::IN),
+            _ => PollFd::new(&self.wake, PollFlags::empty()),
+        });
         let clients = self.clients.iter();
         fds.extend(clients.map(|client| PollFd::new(&client.socket, PollFlags::IN)));
         poll(&mut fds, self.is_paused.then_some(&PAUSE))?;
@@ -202,8 +265,11 @@ impl<F: Files> Serving<F> {
     }
 
     fn accept(&mut self) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match accept_with(&self.listener, flags) {
+        let socket = match accept_with(listener, flags) {
             Ok(socket) => socket,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 self.is_paused = true;
