@@ -280,6 +280,12 @@ impl<P: Pmem> Pxfs<P> {
         {
             done = Err(stop);
         }
+        // The next operation may store names or contents that these users may not read.
+        if done.is_ok()
+            && let Err(error) = tx.narrow()
+        {
+            done = Err(error.into());
+        }
         if done.is_ok() && !tx.fits() {
             done = Err(refused(
                 Errno::FBIG,

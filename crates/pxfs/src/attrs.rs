@@ -157,7 +157,7 @@ impl<P: Pmem> Pxfs<P> {
             tx.delete(old)?;
         }
         if !xattrs.is_empty() {
-            let file = tx.create(Kind::MFile)?;
+            let file = tx.create_for(attributes, Kind::MFile)?;
             let page = tx.add_page(file, 0)?;
             tx.store_contents(page, &bytes);
             tx.set_size(file, bytes.len() as u64)?;

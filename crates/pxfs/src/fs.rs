@@ -3,7 +3,7 @@
 use crate::error::{Fault, Res};
 use crate::inode::{self, Inode};
 use crate::references::References;
-use aerie_objects::{Load, ObjectId, Overlay, Store, Superblock, Transaction};
+use aerie_objects::{Guard, Load, ObjectId, Overlay, Protection, Store, Superblock, Transaction};
 use hashbrown::HashMap;
 use medium::Pmem;
 use std::cell::OnceCell;
@@ -65,7 +65,33 @@ impl<P: Pmem + Clone> Pxfs<P> {
     /// # Errors
     /// The first damage, or an error of the memory.
     pub fn open(memory: P, clock: Arc<dyn Clock>, atime: Atime) -> aerie_objects::Result<Self> {
-        let fs = Self::new(Store::open(memory)?, clock, atime, Side::Service);
+        Self::recovered(Store::open(memory)?, clock, atime)
+    }
+
+    /// [`open`](Self::open) on a memory whose pages `guard` protects: users can map those whose contents, names
+    /// and attributes the calls would give them. All pages get the right readers first.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and errors of the guard.
+    pub fn open_protected(
+        memory: P,
+        guard: Arc<dyn Guard>,
+        clock: Arc<dyn Clock>,
+        atime: Atime,
+    ) -> aerie_objects::Result<Self> {
+        let policy = crate::protect::readers;
+        let protection = Protection { guard, policy };
+        let store = Store::open_with(memory, Some(protection))?;
+        Self::recovered(store, clock, atime)
+    }
+
+    /// The file system on a store, without the files that a crash has left without a name.
+    fn recovered(
+        store: Store<P>,
+        clock: Arc<dyn Clock>,
+        atime: Atime,
+    ) -> aerie_objects::Result<Self> {
+        let fs = Self::new(store, clock, atime, Side::Service);
         let (open, seed) = (fs.store.superblock().open, fs.store.seed());
         for left in aerie_objects::list_all(fs.store.memory(), open, seed)? {
             fs.change(|tx| fs.bury(tx, left.object))

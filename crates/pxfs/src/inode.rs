@@ -58,7 +58,7 @@ impl Inode {
     }
 
     /// Loads an inode.
-    pub(crate) fn load<M: Load>(
+    pub(crate) fn load<M: Load + ?Sized>(
         memory: &M,
         superblock: &Superblock,
         object: ObjectId,

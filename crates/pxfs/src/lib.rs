@@ -28,6 +28,7 @@ mod fs;
 mod inode;
 mod mkfs;
 mod names;
+mod protect;
 mod references;
 mod remote;
 pub mod seeded;

@@ -61,34 +61,34 @@ impl<P: Pmem> Pxfs<P> {
         self.may_make(tx, by.cx, &dir, at.name)?;
         perm::may_mknod(by.cx, new.kind())?;
         let attr = new_attr(by, &dir, new);
-        let made = self.new_object(tx, attr, new.target(), chosen)?;
+        let made = Self::new_object(tx, Some(&dir), attr, chosen)?;
         tx.add(dir.object, at.name, made)?;
+        if !new.target().is_empty() {
+            let page = tx.add_page(made, 0)?;
+            tx.store_contents(page, new.target());
+            tx.set_size(made, new.target().len() as u64)?;
+        }
         dir.attr.nlink += u32::from(new.is_directory());
         touch(tx, &mut dir, by.now())?;
         Ok(self.load(tx, made)?.attr)
     }
 
-    /// Makes an object with these attributes and contents, of a page at most.
+    /// Makes an object with these attributes, which the caller adds to the directory.
     fn new_object(
-        &self,
         tx: &mut Transaction<'_, P>,
+        dir: Option<&Inode>,
         attr: Attr,
-        contents: &[u8],
         chosen: Option<NewObject>,
     ) -> Res<ObjectId> {
         let kind = match attr.kind {
             vfs::FileType::Directory => Kind::Collection,
             _ => Kind::MFile,
         };
-        let object = match chosen {
-            Some(new) => tx.create_at(new)?,
-            None => tx.create(kind)?,
+        let object = match (chosen, dir) {
+            (Some(new), _) => tx.create_at(new)?,
+            (None, Some(dir)) => tx.create_for(dir.object, kind)?,
+            (None, None) => tx.create(kind)?,
         };
-        if !contents.is_empty() {
-            let page = tx.add_page(object, 0)?;
-            tx.store_contents(page, contents);
-            tx.set_size(object, contents.len() as u64)?;
-        }
         Inode {
             object,
             attr,
@@ -116,7 +116,7 @@ impl<P: Pmem> Pxfs<P> {
             nlink: 0,
             ..new_attr(by, &dir, &NewNode::file(mode))
         };
-        let made = self.new_object(tx, attr, b"", chosen)?;
+        let made = Self::new_object(tx, None, attr, chosen)?;
         self.enlist(tx, made)?;
         Ok(self.load(tx, made)?.attr)
     }

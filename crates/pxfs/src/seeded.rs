@@ -23,6 +23,8 @@ medium::seeded_bugs! {
     StoredByAnyone,
     /// A put does not look at the permissions of the file that it replaces.
     PutOverAnything,
+    /// Users read what is in directories that they may not search.
+    ParentIgnored,
     /// A client ships before the contents that it has stored are durable.
     StoredNotFlushed,
 }

@@ -1,7 +1,7 @@
 //! Sessions: the service's side of its clients.
 
 use crate::fs::Pxfs;
-use aerie_objects::{ObjectId, Reserve};
+use aerie_objects::{ObjectId, Readers, Reserve};
 use hashbrown::HashMap;
 use medium::Pmem;
 use vfs::{Ctx, OpenFlags, Timestamp};
@@ -86,7 +86,8 @@ impl<P: Pmem> Pxfs<P> {
 
     /// Reserves more for a client, as far as there is space. Returns what is new.
     pub fn grant(&self, session: &mut Session, pages: usize, headers: usize) -> Reserve {
-        let granted = self.store.reserve(pages, headers);
+        let readers = Readers::user(session.who.uid);
+        let granted = self.store.reserve_for(readers, pages, headers);
         session.reserve.append(granted.clone());
         granted
     }

@@ -5,6 +5,7 @@ mod clients;
 mod damage;
 mod forged;
 mod hostile;
+mod protected;
 mod sessions;
 
 use crate::{MkfsOptions, Pxfs, mkfs};
