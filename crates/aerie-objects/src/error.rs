@@ -69,6 +69,13 @@ pub enum Error {
     Medium(#[from] MediumError),
 }
 
+impl Error {
+    /// Whether this process may not read a page, which the service reads for it.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Medium(MediumError::Denied { .. }))
+    }
+}
+
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 

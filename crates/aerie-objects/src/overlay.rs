@@ -62,6 +62,9 @@ pub struct Overlay<P> {
     /// Number of times that the private changes were dropped, twice; odd meanwhile.
     clears: AtomicU64,
     failed: OnceLock<MediumError>,
+    /// 1 more than the offset of a line that could not be read for a store, since the last
+    /// [`clear`](Self::clear); or 0.
+    denied: AtomicU64,
 }
 
 fn unset<T>(count: u64) -> Box<[OnceLock<T>]> {
@@ -81,6 +84,7 @@ impl<P: Pmem> Overlay<P> {
             used: Mutex::default(),
             clears: AtomicU64::new(0),
             failed: OnceLock::new(),
+            denied: AtomicU64::new(0),
         }
     }
 
@@ -127,7 +131,17 @@ impl<P: Pmem> Overlay<P> {
                 slot.lines.store(0, Ordering::Relaxed);
             }
         }
+        self.denied.store(0, Ordering::Relaxed);
         self.clears.fetch_add(1, Ordering::Release);
+    }
+
+    /// Keeps the error of a store for the next fence. Changes that were dropped did not need what was denied.
+    #[cold]
+    fn fail(&self, error: MediumError) {
+        match error {
+            MediumError::Denied { off } => self.denied.store(off + 1, Ordering::Relaxed),
+            error => drop(self.failed.set(error).is_ok()),
+        }
     }
 
     /// Reads an object beside a thread that stores or clears: `read` runs again until neither changed
@@ -295,7 +309,7 @@ impl<P: Pmem> Pmem for Overlay<P> {
 
     fn store(&self, off: u64, bytes: &[u8]) {
         if let Err(error) = self.put_bytes(off, bytes) {
-            let _ = self.failed.set(error);
+            self.fail(error);
         }
     }
 
@@ -307,7 +321,10 @@ impl<P: Pmem> Pmem for Overlay<P> {
     fn flush(&self, _off: u64, _len: u64) {}
 
     fn fence(&self, _: Rule) -> Loaded<()> {
-        self.failed.get().map_or(Ok(()), |error| Err(*error))
+        match self.denied.load(Ordering::Relaxed) {
+            0 => self.failed.get().map_or(Ok(()), |error| Err(*error)),
+            off => Err(MediumError::Denied { off: off - 1 }),
+        }
     }
 
     fn store_word(&self, off: u64, value: u64) {
@@ -316,7 +333,7 @@ impl<P: Pmem> Pmem for Overlay<P> {
             false => self.put_bytes(off, &value.to_le_bytes()),
         };
         if let Err(error) = stored {
-            let _ = self.failed.set(error);
+            self.fail(error);
         }
     }
 }

@@ -189,9 +189,15 @@ impl<P: Pmem> Store<P> {
 
     /// Whether the object exists in `memory`: that of the store, or a transaction. Its header is then not
     /// anything else that looks like one, unless this is a speculation.
-    pub fn has<M: Load + ?Sized>(&self, memory: &M, object: ObjectId) -> bool {
+    ///
+    /// # Errors
+    /// The process may not read the header.
+    pub fn has<M: Load + ?Sized>(&self, memory: &M, object: ObjectId) -> Result<bool> {
         let is_header = self.is_speculation || self.space.lock().has_header(object.header());
-        is_header && generation(memory, object).is_ok()
+        match generation(memory, object) {
+            Err(error) if error.is_denied() => Err(error),
+            found => Ok(is_header && found.is_ok()),
+        }
     }
 
     /// Reserves pages and headers, as many as there are of the wanted ones.

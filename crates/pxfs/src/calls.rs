@@ -76,6 +76,9 @@ impl<P: Pmem> Listing<'_, P> {
             at = last.cookie;
             for listed in part {
                 let inode = self.fs.load(memory, listed.object).map_err(Fault::errno);
+                if inode == Err(Errno::REMOTE) {
+                    return Err(Errno::REMOTE.into());
+                }
                 let entry = DirEntry {
                     ino: inode::number(superblock, listed.object),
                     kind: inode.map_or(FileType::Regular, |inode| inode.attr.kind),

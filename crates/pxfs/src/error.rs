@@ -34,6 +34,8 @@ impl Fault {
             Self::Store(error) => error,
         };
         match error {
+            // The service runs the call.
+            error if error.is_denied() => Errno::REMOTE,
             Error::Full | Error::Crowded => Errno::NOSPC,
             Error::NoObject(_) => Errno::STALE,
             Error::KeyExists => Errno::EXIST,

@@ -161,9 +161,10 @@ impl<P: Pmem> Pxfs<P> {
     /// The object of an inode number, if it exists in `memory`: that of the store, or a transaction.
     pub(crate) fn object<M: Load>(&self, memory: &M, ino: Ino) -> Res<ObjectId> {
         let object = inode::object(self.store.superblock(), ino);
-        Ok(object
-            .filter(|object| self.store.has(memory, *object))
-            .ok_or(Errno::STALE)?)
+        match object {
+            Some(object) if self.store.has(memory, object)? => Ok(object),
+            _ => Err(Errno::STALE.into()),
+        }
     }
 
     /// The inode of this number.

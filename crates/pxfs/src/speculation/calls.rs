@@ -1,6 +1,6 @@
 //! The calls of [`FileSystem`] on a speculation.
 
-use super::{Host, Speculation};
+use super::{Access, Host, Speculation};
 use crate::calls::COOKIES_OF_DOTS;
 use crate::error::Fault;
 use crate::inode;
@@ -261,6 +261,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
         let is_recorded = flags.contains(OpenFlags::TRUNCATE)
+            || self.access == Access::Partial
             || flags.contains(OpenFlags::WRITE) && !self.is_trusted;
         if is_recorded {
             let _gate = self.fs.gate.write();

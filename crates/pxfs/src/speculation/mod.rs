@@ -14,6 +14,8 @@
 //! - **C5** A call fails with `ENOSPC` if there is no space for it: the pages that the service will need for the
 //!   batch are reserved, and given back at its begin. A call that needs more than the service reserves for one
 //!   client is accepted while so much is free, and may be refused after all.
+//! - **C6** A call that needs a page which this process may not read fails with `EREMOTE`. It has no effect
+//!   after the next ship.
 //!
 //! The caller holds locks that cover what a call reads and changes.
 
@@ -36,7 +38,7 @@ use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use std::sync::Arc;
 use vfs::sync::Mutex;
-use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, Result, StatFs, Timestamp};
+use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, OpenFlags, Result, StatFs, Timestamp};
 
 /// Headers or pages that are asked for at first, and at most.
 const FIRST_REQUEST: usize = 64;
@@ -70,6 +72,10 @@ pub trait Host: Send + Sync {
 pub enum Access {
     /// Contents that it writes travel in its batches.
     ReadOnly,
+    /// As [`ReadOnly`](Self::ReadOnly), of a protected store. It can read some pages, and others may be
+    /// taken from it at any time: a call that needs one fails with `EREMOTE` and has no effect. It reports to
+    /// the service which files it has open.
+    Partial,
     /// It stores contents itself. The service must trust it.
     ReadWrite,
 }
@@ -155,6 +161,24 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     /// The memory as the client sees it, for readers.
     pub fn memory(&self) -> &Overlay<P> {
         self.fs.memory()
+    }
+
+    /// Takes a reference to an inode that a call of the service has found or made, and holds for this client.
+    pub fn adopt(&self, ino: Ino) {
+        if let Some(object) = inode::object(self.superblock(), ino) {
+            self.fs.refer(object);
+            self.state.lock().tell(object);
+        }
+    }
+
+    /// Adopts an inode that the service has opened.
+    pub fn adopt_open(&self, ino: Ino, flags: OpenFlags) {
+        self.adopt(ino);
+        if let Some(object) = inode::object(self.superblock(), ino)
+            && flags.contains(OpenFlags::WRITE)
+        {
+            self.state.lock().opened.insert(object);
+        }
     }
 
     /// The superblock of the store.
@@ -319,8 +343,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         state.refusal.get_or_insert_with(|| refusal.clone());
     }
 
+    /// The user of the client, as a caller.
+    pub fn own(&self) -> Ctx {
+        self.who.ctx()
+    }
+
     /// The caller as a field of an operation.
-    fn caller(&self, cx: &Ctx) -> Result<Option<Caller>> {
+    ///
+    /// # Errors
+    /// `EPERM` if the client may not act for this user.
+    pub fn caller(&self, cx: &Ctx) -> Result<Option<Caller>> {
         let Credentials { uid, gid, groups } = &self.who;
         let is_own = (cx.uid, cx.gid, &cx.groups) == (*uid, *gid, groups) && !cx.checked;
         match is_own {

@@ -32,7 +32,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let _gate = self.fs.gate.write();
         match self.access {
             Access::ReadWrite => self.put_stored(cx, put, value),
-            Access::ReadOnly => self.put_sent(cx, put, value),
+            Access::ReadOnly | Access::Partial => self.put_sent(cx, put, value),
         }
     }
 
