@@ -2,10 +2,12 @@
 
 use crate::connection::{ConnectError, Connection, Link};
 use crate::mapped::{Mapped, Speculation};
+use crate::memory::Memory;
 use crate::remote::Remote;
-use aerie_proto::messages::{Class, Greeting};
+use aerie_proto::messages::{Class, Greeting, PARTITION};
 use medium::{MapOptions, MappedPmem};
 use pxfs::Credentials;
+use scm::Joined;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +51,8 @@ pub struct Client {
 }
 
 pub(crate) enum Fs {
-    Mapped(Arc<Mapped>),
+    Mapped(Arc<Mapped<Arc<MappedPmem>>>),
+    Protected(Arc<Mapped<Arc<Joined>>>),
     Remote(Remote),
 }
 
@@ -68,21 +71,28 @@ impl Client {
             ..Ctx::user(who.uid, who.gid)
         };
         let (fs, threads) = match descriptor {
+            Some(descriptor) if greeting.is_protected => {
+                let memory = protected(descriptor, options)?;
+                let access = match class {
+                    Class::Trusted => pxfs::Access::ReadOnly,
+                    _ => pxfs::Access::Partial,
+                };
+                let fs = speculation(&connection, (who, class), (memory, access))?;
+                let (fs, threads) = Mapped::start(fs, options.period, options.batch_bytes);
+                (Fs::Protected(fs), threads)
+            }
             Some(descriptor) => {
-                let fs = speculation(&connection, (who, class), descriptor, options)?;
-                let Options {
-                    period,
-                    batch_bytes,
-                    ..
-                } = *options;
-                let (fs, threads) = Mapped::start(fs, period, batch_bytes);
+                let mapped = image(descriptor, class, options)?;
+                let fs = speculation(&connection, (who, class), mapped)?;
+                let (fs, threads) = Mapped::start(fs, options.period, options.batch_bytes);
                 (Fs::Mapped(fs), threads)
             }
             None => {
                 let receiving = Arc::clone(&connection);
                 let receive = move || receiving.receive(|_| ());
                 let threads = vec![std::thread::spawn(receive)];
-                (Fs::Remote(Remote(Arc::clone(&connection))), threads)
+                let (connection, caller) = (Arc::clone(&connection), None);
+                (Fs::Remote(Remote { connection, caller }), threads)
             }
         };
         Ok(Self {
@@ -102,6 +112,11 @@ impl Client {
     /// The user of the client, as the caller of its calls.
     pub fn own(&self) -> &Ctx {
         &self.own
+    }
+
+    /// The number of calls that the service has run for this client, since it could not run them itself.
+    pub fn calls(&self) -> u64 {
+        self.connection.calls()
     }
 
     /// Why the connection has ended, if it has.
@@ -124,6 +139,7 @@ impl Client {
         }
         let result = match &self.fs {
             Fs::Mapped(fs) => fs.stop(),
+            Fs::Protected(fs) => fs.stop(),
             Fs::Remote(_) => {
                 let ended = self.connection.ended();
                 self.connection.end("the client was closed");
@@ -151,6 +167,7 @@ impl FileSystemLayer for Client {
     fn below(&self) -> &dyn FileSystem {
         match &self.fs {
             Fs::Mapped(fs) => &**fs,
+            Fs::Protected(fs) => &**fs,
             Fs::Remote(fs) => fs,
         }
     }
@@ -166,26 +183,42 @@ fn credentials(greeting: &Greeting) -> Credentials {
     }
 }
 
-fn speculation(
-    connection: &Arc<Connection>,
-    (who, class): (Credentials, Class),
+/// Maps an image, for writing if the client is trusted.
+fn image(
     descriptor: OwnedFd,
+    class: Class,
     options: &Options,
-) -> Result<Speculation, ConnectError> {
-    let is_trusted = class == Class::Trusted;
+) -> Result<(Arc<MappedPmem>, pxfs::Access), ConnectError> {
+    let (read_only, access) = match class {
+        Class::Trusted => (false, pxfs::Access::ReadWrite),
+        _ => (true, pxfs::Access::ReadOnly),
+    };
     let map = MapOptions {
-        read_only: !is_trusted,
+        read_only,
         ..options.map
     };
     let memory = MappedPmem::map_descriptor(descriptor, "the image of the service", &map)?;
-    let access = match is_trusted {
-        true => pxfs::Access::ReadWrite,
-        false => pxfs::Access::ReadOnly,
+    Ok((Arc::new(memory), access))
+}
+
+/// Maps what the client may read of a protected store. The descriptor is that of a connection to its manager.
+fn protected(descriptor: OwnedFd, options: &Options) -> Result<Arc<Joined>, ConnectError> {
+    let map = MapOptions {
+        read_only: true,
+        ..options.map
     };
+    Ok(Arc::new(scm::Client::of(descriptor).join(PARTITION, &map)?))
+}
+
+fn speculation<P: Memory>(
+    connection: &Arc<Connection>,
+    (who, class): (Credentials, Class),
+    (memory, access): (P, pxfs::Access),
+) -> Result<Speculation<P>, ConnectError> {
     Ok(Speculation::new(
-        Arc::new(memory),
+        memory,
         access,
-        (who, is_trusted),
+        (who, class == Class::Trusted),
         Arc::new(SystemClock),
         Atime::Never,
         Link(Arc::clone(connection)),

@@ -37,6 +37,9 @@ pub enum ConnectError {
     /// The image cannot be mapped.
     #[error(transparent)]
     Map(#[from] medium::OpenError),
+    /// The manager of a protected store gives no memory.
+    #[error("cannot map the protected store of the service: {0}")]
+    Protected(#[from] scm::ScmError),
     /// The image is not a store.
     #[error("cannot use the image of the service: {0}")]
     Store(#[from] aerie_objects::Error),
@@ -50,6 +53,7 @@ pub(crate) struct Connection {
     replies: Mutex<Replies>,
     changed: Condvar,
     epoch: AtomicU64,
+    calls: AtomicU64,
 }
 
 #[derive(Default)]
@@ -81,6 +85,7 @@ impl Connection {
             replies: Mutex::default(),
             changed: Condvar::new(),
             epoch: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
         };
         Ok((connection, greeting, descriptor))
     }
@@ -165,8 +170,14 @@ impl Connection {
         self.replies.lock().ended.clone()
     }
 
+    /// The number of calls up to now.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(SeqCst)
+    }
+
     /// Makes a call.
     pub(crate) fn call(&self, call: &ops::Call<'_>) -> vfs::Result<ops::Reply> {
+        self.calls.fetch_add(1, SeqCst);
         let call = ops::encode(call);
         let bytes = self.ask(Request::Call(aerie_proto::messages::Bytes::new(&call)));
         let outcome: ops::Outcome = self.decoded(bytes)?;

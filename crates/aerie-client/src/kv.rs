@@ -146,6 +146,7 @@ impl<C: Borrow<Client>> Kv<C> {
         let at = self.at(key)?;
         present(match &self.client().fs {
             Fs::Mapped(fs) => fs.get(self.cx(), at),
+            Fs::Protected(fs) => fs.get(self.cx(), at),
             Fs::Remote(fs) => fs.get(at),
         })
     }
@@ -158,11 +159,8 @@ impl<C: Borrow<Client>> Kv<C> {
         let at = self.at(key)?;
         present(match &self.client().fs {
             Fs::Mapped(fs) => fs.get_into(self.cx(), at, buf),
-            Fs::Remote(fs) => fs.get(at).map(|value| {
-                let len = value.len().min(buf.len());
-                buf[..len].copy_from_slice(&value[..len]);
-                value.len()
-            }),
+            Fs::Protected(fs) => fs.get_into(self.cx(), at, buf),
+            Fs::Remote(fs) => fs.get_into(at, buf),
         })
     }
 
@@ -186,6 +184,7 @@ impl<C: Borrow<Client>> Kv<C> {
         };
         present(match &self.client().fs {
             Fs::Mapped(fs) => fs.with_value(self.cx(), at, run),
+            Fs::Protected(fs) => fs.with_value(self.cx(), at, run),
             Fs::Remote(fs) => fs.get(at).map(|value| run(value[..].into())),
         })
     }
@@ -217,6 +216,7 @@ impl<C: Borrow<Client>> Kv<C> {
         }
         match &self.client().fs {
             Fs::Mapped(fs) => fs.put(self.cx(), at, self.mode, value, condition),
+            Fs::Protected(fs) => fs.put(self.cx(), at, self.mode, value, condition),
             Fs::Remote(fs) => fs.put(at, self.mode, value, condition),
         }
     }

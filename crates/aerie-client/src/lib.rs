@@ -9,8 +9,9 @@
 //! - `clerk`: caches locks of the service, and gives them to the threads of a client.
 //! - `plan`: the locks that each call needs.
 //! - `connection`: messages to and from the service.
+//! - `memory`: an image, or a protected store, as clients map it.
 //! - `contended`: the files that other clients have needed lately.
-//! - `mapped`, `remote`: the file system of a client that maps the store, and of one that does not.
+//! - `remote`, `mapped`: the file system of a client that does not map the store, and of one that does.
 //! - `values`: values of a client that maps the store.
 //! - `client`: connects, and chooses between them.
 //! - `files`: files by their paths, and open files.
@@ -25,6 +26,7 @@ mod contended;
 mod files;
 mod kv;
 mod mapped;
+mod memory;
 pub mod plan;
 mod remote;
 pub mod seeded;

@@ -7,15 +7,21 @@
 //! The changes are shipped after a period, at a size, by `fsync` and `sync`, and before a lock is given
 //! up. After the end of the session all calls fail with `ENODEV`, as if the medium had been removed.
 //! Access times are not updated.
+//!
+//! A call that needs pages which this client may not read fails with `EREMOTE`. It is then a call of the service,
+//! without locks of this client, after all its changes were shipped.
 
 use crate::clerk::{Clerk, Host, LockError};
 use crate::connection::{Connection, Link};
 use crate::contended::Contended;
-use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
+use crate::memory::Memory;
+use crate::plan::{
+    Need, Tree, is_held, look_up_with_pass, membership_count, protects, under, with_pass,
+};
+use crate::remote::Remote;
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
-use medium::MappedPmem;
 use pxfs::InPlace;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
@@ -41,19 +47,21 @@ const CONNECTING: Duration = Duration::from_millis(10);
 const LIST_PART: usize = 128;
 
 /// The store with the changes of the client.
-pub(crate) type Speculation = pxfs::Speculation<Arc<MappedPmem>, Link>;
+pub(crate) type Speculation<P> = pxfs::Speculation<P, Link>;
 
-pub(crate) type Overlay = aerie_objects::Overlay<Arc<MappedPmem>>;
+pub(crate) type Overlay<P> = aerie_objects::Overlay<P>;
 
 /// The client, for its clerk.
-struct Own {
-    fs: Speculation,
+struct Own<P: Memory> {
+    fs: Speculation<P>,
     contended: Contended,
 }
 
 /// The file system.
-pub(crate) struct Mapped {
-    clerk: Clerk<Own>,
+pub(crate) struct Mapped<P: Memory> {
+    clerk: Clerk<Own<P>>,
+    /// Held during a call of the service.
+    remote: Mutex<()>,
     batch_bytes: u64,
     /// Whether the threads are to end.
     stops: Mutex<bool>,
@@ -61,7 +69,7 @@ pub(crate) struct Mapped {
     is_reported: AtomicBool,
 }
 
-impl Host for Own {
+impl<P: Memory> Host for Own<P> {
     fn send(&self, message: ToService) {
         self.fs.host().0.send(&Up::Lock(message));
     }
@@ -83,10 +91,10 @@ impl Host for Own {
     }
 }
 
-impl Mapped {
+impl<P: Memory> Mapped<P> {
     /// Begins a session, and starts the threads of the client.
     pub(crate) fn start(
-        fs: Speculation,
+        fs: Speculation<P>,
         period: Duration,
         batch_bytes: u64,
     ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
@@ -96,6 +104,7 @@ impl Mapped {
         };
         let client = Arc::new(Self {
             clerk: Clerk::widening(own),
+            remote: Mutex::new(()),
             batch_bytes,
             stops: Mutex::new(false),
             stopped: Condvar::new(),
@@ -118,7 +127,7 @@ impl Mapped {
         &self.fs().host().0
     }
 
-    pub(crate) fn fs(&self) -> &Speculation {
+    pub(crate) fn fs(&self) -> &Speculation<P> {
         &self.clerk.host().fs
     }
 
@@ -173,25 +182,19 @@ impl Mapped {
     }
 
     /// Looks at the objects of the store.
-    fn with_tree<T>(&self, look: impl FnOnce(&Tree<'_, Overlay>) -> T) -> T {
+    fn with_tree<T>(&self, look: impl FnOnce(&Tree<'_, Overlay<P>>) -> T) -> T {
         let fs = self.fs();
         let (memory, superblock) = (fs.memory(), fs.superblock());
-        let find = |dir, name: &[u8]| {
-            let find = || lookup(memory, dir, superblock.seed, name);
-            memory.stable(dir, find).ok().flatten()
-        };
-        look(&Tree {
-            memory,
-            superblock,
-            find: &find,
-        })
+        let find =
+            |dir, name: &[u8]| memory.stable(dir, || lookup(memory, dir, superblock.seed, name));
+        look(&Tree::new(memory, superblock, &find))
     }
 
     /// Runs a call, which does not ship, under its locks.
     pub(crate) fn call<T>(
         &self,
         need: Need<'_>,
-        call: impl FnOnce(&Speculation) -> Result<T>,
+        call: impl FnOnce(&Speculation<P>) -> Result<T>,
     ) -> Result<T> {
         let fs = self.fs();
         let result = self.with_tree(|tree| with_pass(&self.clerk, tree, &need, || call(fs)));
@@ -209,7 +212,7 @@ impl Mapped {
     }
 
     /// Runs a call that ships under its locks.
-    fn settle(&self, ino: Ino, call: impl FnOnce(&Speculation) -> Result<()>) -> Result<()> {
+    fn settle(&self, ino: Ino, call: impl FnOnce(&Speculation<P>) -> Result<()>) -> Result<()> {
         self.guarded(Need::Inode(ino, Shared), call)
     }
 
@@ -217,7 +220,7 @@ impl Mapped {
     pub(crate) fn guarded<T>(
         &self,
         need: Need<'_>,
-        call: impl FnOnce(&Speculation) -> Result<T>,
+        call: impl FnOnce(&Speculation<P>) -> Result<T>,
     ) -> Result<T> {
         let fs = self.fs();
         let result = self.with_tree(|tree| under(&self.clerk, tree, &need, || call(fs)));
@@ -235,7 +238,7 @@ impl Mapped {
     }
 
     /// Gives back references.
-    fn unrefer(&self, ino: Ino, unrefer: impl FnOnce(&Speculation)) {
+    fn unrefer(&self, ino: Ino, unrefer: impl FnOnce(&Speculation<P>)) {
         if !self.with_tree(|tree| tree.is_nameless_inode(ino)) {
             return unrefer(self.fs());
         }
@@ -259,7 +262,7 @@ impl Mapped {
     pub(crate) fn change<T>(
         &self,
         need: Need<'_>,
-        call: impl Fn(&Speculation) -> Result<T>,
+        call: impl Fn(&Speculation<P>) -> Result<T>,
     ) -> Result<T> {
         let result = match self.call(need, &call) {
             Err(Errno::NOSPC) => self.ship().and_then(|()| self.call(need, &call)),
@@ -269,6 +272,40 @@ impl Mapped {
             let _ = self.ship();
         }
         Ok(result)
+    }
+
+    /// Has the service run a call that needs what this client may not read.
+    pub(crate) fn or_remote<T>(
+        &self,
+        cx: &Ctx,
+        done: Result<T>,
+        call: impl FnOnce(&Remote) -> Result<T>,
+    ) -> Result<T> {
+        if !matches!(done, Err(Errno::REMOTE)) {
+            return done;
+        }
+        // The service then has the changes and the references of this client.
+        self.clerk.quietly(|| self.fs().ship(true))?;
+        let remote = Remote {
+            connection: Arc::clone(&self.fs().host().0),
+            caller: self.fs().caller(cx)?,
+        };
+        let _turn = self.remote.lock();
+        self.checked(call(&remote))
+    }
+
+    /// As [`or_remote`](Self::or_remote), with a reference to the inode.
+    fn or_found(
+        &self,
+        cx: &Ctx,
+        done: Result<Attr>,
+        call: impl FnOnce(&Remote) -> Result<Attr>,
+    ) -> Result<Attr> {
+        self.or_remote(cx, done, |remote| {
+            let attr = call(remote)?;
+            self.fs().adopt(attr.ino);
+            Ok(attr)
+        })
     }
 
     /// Reports the end of the session, once.
@@ -295,7 +332,7 @@ impl Mapped {
     }
 }
 
-impl FileSystem for Mapped {
+impl<P: Memory> FileSystem for Mapped<P> {
     fn guarantees(&self) -> Guarantees {
         self.fs().guarantees()
     }
@@ -317,11 +354,13 @@ impl FileSystem for Mapped {
             self.forget(ino, 1);
         }
         let need = Need::Lookup(Name::new(dir, name));
-        self.call(need, |fs| fs.lookup(cx, dir, name))
+        let found = self.call(need, |fs| fs.lookup(cx, dir, name));
+        self.or_found(cx, found, |remote| remote.lookup(cx, dir, name))
     }
 
     fn by_number(&self, ino: Ino) -> Result<Attr> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.by_number(ino))
+        let found = self.call(Need::Inode(ino, Shared), |fs| fs.by_number(ino));
+        self.or_found(&self.fs().own(), found, |remote| remote.by_number(ino))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -329,11 +368,17 @@ impl FileSystem for Mapped {
     }
 
     fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.getattr(cx, ino))
+        let found = self.call(Need::Inode(ino, Shared), |fs| fs.getattr(cx, ino));
+        self.or_remote(cx, found, |remote| remote.getattr(cx, ino))
     }
 
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.change(Need::Inode(ino, Exclusive), |fs| fs.setattr(cx, ino, set))
+        let need = match P::IS_PROTECTED && protects(set) {
+            true => Need::Protect(ino),
+            false => Need::Inode(ino, Exclusive),
+        };
+        let changed = self.change(need, |fs| fs.setattr(cx, ino, set));
+        self.or_remote(cx, changed, |remote| remote.setattr(cx, ino, set))
     }
 
     fn readdir(
@@ -344,7 +389,19 @@ impl FileSystem for Mapped {
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let need = Need::Inode(dir, Shared);
-        self.call(need, |fs| fs.readdir(cx, dir, after, sink))
+        let (mut last, mut is_full) = (after, false);
+        let listed = self.call(need, |fs| {
+            fs.readdir(cx, dir, after, &mut |entry| {
+                is_full = !sink(entry);
+                last = if is_full { last } else { entry.cookie };
+                !is_full
+            })
+        });
+        // The service goes on where the pages ended.
+        self.or_remote(cx, listed, |remote| match is_full {
+            true => Ok(()),
+            false => remote.readdir(cx, dir, last, sink),
+        })
     }
 
     /// Reads names first, and then the attributes of each, under their own locks.
@@ -391,35 +448,46 @@ impl FileSystem for Mapped {
     }
 
     fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
-        self.change(Need::Make(at), |fs| fs.make(cx, at, new))
+        let made = self.change(Need::Make(at), |fs| fs.make(cx, at, new));
+        self.or_found(cx, made, |remote| remote.make(cx, at, new))
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.readlink(cx, ino))
+        let read = self.call(Need::Inode(ino, Shared), |fs| fs.readlink(cx, ino));
+        self.or_remote(cx, read, |remote| remote.readlink(cx, ino))
     }
 
     fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
         let need = Need::Link(ino, Name::new(dir, name));
-        self.change(need, |fs| fs.link(cx, ino, dir, name))
+        let linked = self.change(need, |fs| fs.link(cx, ino, dir, name));
+        self.or_found(cx, linked, |remote| remote.link(cx, ino, dir, name))
     }
 
     fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
-        self.change(Need::Remove(at), |fs| fs.remove(cx, at, which))
+        let removed = self.change(Need::Remove(at), |fs| fs.remove(cx, at, which));
+        self.or_remote(cx, removed, |remote| remote.remove(cx, at, which))
     }
 
     fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
-        self.change(Need::Rename(from, to), |fs| fs.rename(cx, from, to, flags))
+        let moved = self.change(Need::Rename(from, to), |fs| fs.rename(cx, from, to, flags));
+        self.or_remote(cx, moved, |remote| remote.rename(cx, from, to, flags))
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        self.change(Need::Inode(dir, Shared), |fs| fs.tmpfile(cx, dir, mode))
+        let made = self.change(Need::Inode(dir, Shared), |fs| fs.tmpfile(cx, dir, mode));
+        self.or_found(cx, made, |remote| remote.tmpfile(cx, dir, mode))
     }
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
-        match flags.contains(OpenFlags::TRUNCATE) {
+        let opened = match flags.contains(OpenFlags::TRUNCATE) {
             true => self.change(Need::Inode(ino, Exclusive), |fs| fs.open(cx, ino, flags)),
             false => self.call(Need::Inode(ino, Shared), |fs| fs.open(cx, ino, flags)),
-        }
+        };
+        self.or_remote(cx, opened, |remote| {
+            remote.open(cx, ino, flags)?;
+            self.fs().adopt_open(ino, flags);
+            Ok(())
+        })
     }
 
     fn release(&self, ino: Ino) {
@@ -427,12 +495,13 @@ impl FileSystem for Mapped {
     }
 
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.read(cx, ino, off, buf))
+        let read = self.call(Need::Inode(ino, Shared), |fs| fs.read(cx, ino, off, buf));
+        self.or_remote(cx, read, |remote| remote.read(cx, ino, off, buf))
     }
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         if self.clerk.host().contended.has(LockId(ino.0)) {
-            let write = |fs: &Speculation| fs.write_in_place(cx, ino, off, data);
+            let write = |fs: &Speculation<P>| fs.write_in_place(cx, ino, off, data);
             match self.call(Need::Overwrite(ino), write)? {
                 InPlace::Impossible => {}
                 InPlace::Done => return Ok(data.len()),
@@ -440,24 +509,29 @@ impl FileSystem for Mapped {
             }
         }
         let need = Need::Inode(ino, Exclusive);
-        self.change(need, |fs| fs.write(cx, ino, off, data))
+        let written = self.change(need, |fs| fs.write(cx, ino, off, data));
+        self.or_remote(cx, written, |remote| remote.write(cx, ino, off, data))
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
         let need = Need::Inode(ino, Exclusive);
-        self.change(need, |fs| fs.fallocate(cx, ino, kind, off, len))
+        let done = self.change(need, |fs| fs.fallocate(cx, ino, kind, off, len));
+        self.or_remote(cx, done, |remote| remote.fallocate(cx, ino, kind, off, len))
     }
 
     fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.seek(cx, ino, off, kind))
+        let found = self.call(Need::Inode(ino, Shared), |fs| fs.seek(cx, ino, off, kind));
+        self.or_remote(cx, found, |remote| remote.seek(cx, ino, off, kind))
     }
 
     fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
-        self.settle(ino, |fs| fs.fsync(cx, ino, data_only))
+        let settled = self.settle(ino, |fs| fs.fsync(cx, ino, data_only));
+        self.or_remote(cx, settled, |remote| remote.fsync(cx, ino, data_only))
     }
 
     fn fsyncdir(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
-        self.settle(ino, |fs| fs.fsyncdir(cx, ino, data_only))
+        let settled = self.settle(ino, |fs| fs.fsyncdir(cx, ino, data_only));
+        self.or_remote(cx, settled, |remote| remote.fsyncdir(cx, ino, data_only))
     }
 
     fn sync(&self) -> Result<()> {
@@ -471,7 +545,8 @@ impl FileSystem for Mapped {
     }
 
     fn getxattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.getxattr(cx, ino, name))
+        let found = self.call(Need::Inode(ino, Shared), |fs| fs.getxattr(cx, ino, name));
+        self.or_remote(cx, found, |remote| remote.getxattr(cx, ino, name))
     }
 
     fn setxattr(
@@ -483,15 +558,20 @@ impl FileSystem for Mapped {
         mode: XattrMode,
     ) -> Result<()> {
         let need = Need::Inode(ino, Exclusive);
-        self.change(need, |fs| fs.setxattr(cx, ino, name, value, mode))
+        let set = self.change(need, |fs| fs.setxattr(cx, ino, name, value, mode));
+        self.or_remote(cx, set, |remote| {
+            remote.setxattr(cx, ino, name, value, mode)
+        })
     }
 
     fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.call(Need::Inode(ino, Shared), |fs| fs.listxattr(cx, ino))
+        let found = self.call(Need::Inode(ino, Shared), |fs| fs.listxattr(cx, ino));
+        self.or_remote(cx, found, |remote| remote.listxattr(cx, ino))
     }
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
         let need = Need::Inode(ino, Exclusive);
-        self.change(need, |fs| fs.removexattr(cx, ino, name))
+        let removed = self.change(need, |fs| fs.removexattr(cx, ino, name));
+        self.or_remote(cx, removed, |remote| remote.removexattr(cx, ino, name))
     }
 }

@@ -11,14 +11,17 @@
 //!   locks of other clients do not cover a new member at once.
 //! - A write in place that changes nothing but contents and times needs the file for reading, and the
 //!   exclusive lock of its *writer*, a name of its own: readers go on, and other writers wait.
+//! - A call whose objects this process may not read gets no locks, and fails with `EREMOTE`.
 //! - A directory that moves is locked with all that is in it: the paths of its descendants change, and
-//!   two moves cannot make a loop.
+//!   two moves cannot make a loop. So is one of a protected store whose owner or mode changes: other clients
+//!   report first which files below it they have open.
 
 use crate::clerk::{Clerk, Guard, Host, LockError, Pass, Scope, Want};
 use aerie_objects::{Kind, Load, ObjectId, Superblock, members, own, parent};
 use aerie_proto::locks::{Access, LockId};
 use smallvec::SmallVec;
-use vfs::{Errno, Ino, Name};
+use std::cell::Cell;
+use vfs::{Errno, Ino, Name, SetAttr};
 
 use Access::{Exclusive, Shared};
 
@@ -56,6 +59,9 @@ pub enum Need<'a> {
     Unrefer(Ino),
     /// A file whose contents are changed in place, beside readers.
     Overwrite(Ino),
+    /// An inode whose owner or mode changes in a protected store: other clients may not read any more what is
+    /// below it.
+    Protect(Ino),
 }
 
 /// An object to lock.
@@ -83,10 +89,32 @@ pub struct Tree<'a, M> {
     /// Its superblock.
     pub superblock: &'a Superblock,
     /// Finds a name in a collection that others may change meanwhile.
-    pub find: &'a dyn Fn(ObjectId, &[u8]) -> Option<ObjectId>,
+    find: &'a Find<'a>,
+    /// Whether a page could not be read that this process may not read.
+    is_denied: Cell<bool>,
 }
 
-impl<M: Load> Tree<'_, M> {
+type Find<'a> = dyn Fn(ObjectId, &[u8]) -> aerie_objects::Result<Option<ObjectId>> + 'a;
+
+impl<'a, M: Load> Tree<'a, M> {
+    /// The objects in `memory`. `find` finds a name in a collection that others may change meanwhile.
+    pub fn new(memory: &'a M, superblock: &'a Superblock, find: &'a Find<'a>) -> Self {
+        Self {
+            memory,
+            superblock,
+            find,
+            is_denied: Cell::new(false),
+        }
+    }
+
+    /// The result of a look, if there is one. A page that was denied leaves the locks of the call unknown.
+    fn known<T>(&self, looked: aerie_objects::Result<Option<T>>) -> Option<T> {
+        looked.unwrap_or_else(|error| {
+            self.is_denied.set(self.is_denied.get() | error.is_denied());
+            None
+        })
+    }
+
     fn object(&self, ino: Ino) -> Option<ObjectId> {
         match ino {
             Ino::ROOT => Some(self.superblock.root),
@@ -96,18 +124,23 @@ impl<M: Load> Tree<'_, M> {
 
     /// The parent, if it is known. That of an object without a name does not count.
     fn parent(&self, object: ObjectId) -> Option<ObjectId> {
-        let parent = parent(self.memory, object).ok().flatten();
+        let parent = self.known(parent(self.memory, object));
         parent.filter(|parent| *parent != self.superblock.open)
     }
 
     fn find(&self, name: Name<'_>) -> Option<ObjectId> {
         let dir = self.object(name.dir)?;
         let is_dir = dir.kind() == Kind::Collection;
-        is_dir.then(|| (self.find)(dir, name.name)).flatten()
+        let found = is_dir.then(|| (self.find)(dir, name.name))?;
+        self.known(found)
     }
 
     /// Whether a pass is enough for a call. The answer stays the same while the pass lasts.
     fn is_permitted<H: Host>(&self, pass: &Pass<'_, H>, need: &Need<'_>) -> bool {
+        self.has_locks(pass, need) && !self.is_denied.get()
+    }
+
+    fn has_locks<H: Host>(&self, pass: &Pass<'_, H>, need: &Need<'_>) -> bool {
         let above = |lock: LockId| {
             let object = ObjectId::from_bits(lock.0)?;
             let is_single = members(self.memory, object).is_ok_and(|count| count == 1);
@@ -135,6 +168,10 @@ impl<M: Load> Tree<'_, M> {
             Need::Put(name) => value(name, Exclusive),
             // Passes do not exclude writers of this client.
             Need::Borrow(..) => false,
+            Need::Protect(ino) => match self.object(ino) {
+                Some(object) if object.kind() == Kind::MFile => permits(object, Exclusive),
+                _ => false,
+            },
             Need::Make(name) => inode(name.dir, Exclusive),
             Need::Link(ino, name) => inode(name.dir, Exclusive) && inode(ino, Exclusive),
             Need::Remove(name) => inode(name.dir, Exclusive) && found(name, Exclusive),
@@ -171,6 +208,11 @@ impl<M: Load> Tree<'_, M> {
                 }
             },
             Need::Put(name) => self.value(&mut plan, name, Exclusive),
+            Need::Protect(ino) => {
+                if let Some(object) = self.object(ino) {
+                    self.tree(&mut plan, object);
+                }
+            }
             Need::Make(name) => self.inode(&mut plan, name.dir, Exclusive),
             Need::Link(ino, name) => {
                 self.inode(&mut plan, name.dir, Exclusive);
@@ -219,10 +261,15 @@ impl<M: Load> Tree<'_, M> {
         }
         let moved = [self.find(from), self.find(to)];
         for node in moved.into_iter().flatten() {
-            match node.kind() {
-                Kind::Collection => self.add_scope(plan, node, Exclusive, Scope::Tree),
-                Kind::MFile => self.add(plan, node, Exclusive),
-            }
+            self.tree(plan, node);
+        }
+    }
+
+    /// An object with all that is in it.
+    fn tree(&self, plan: &mut Plan, object: ObjectId) {
+        match object.kind() {
+            Kind::Collection => self.add_scope(plan, object, Exclusive, Scope::Tree),
+            Kind::MFile => self.add(plan, object, Exclusive),
         }
     }
 
@@ -280,6 +327,11 @@ impl Plan {
     }
 }
 
+/// Whether a change of attributes may change who may read an inode.
+pub fn protects(set: &SetAttr) -> bool {
+    set.perm.is_some() || set.uid.is_some() || set.gid.is_some()
+}
+
 /// The number of collections with an object, for the clerk; the maximum if it cannot be read.
 pub fn membership_count<M: Load>(memory: &M, object: LockId) -> u64 {
     let object = ObjectId::from_bits(object.0);
@@ -299,11 +351,14 @@ pub fn under<H: Host, M: Load, T>(
 ) -> Result<vfs::Result<T>, LockError> {
     for _ in 0..ATTEMPTS {
         let plan = tree.plan(need);
+        if tree.is_denied.get() {
+            return Ok(Err(Errno::REMOTE));
+        }
         if plan.0.is_empty() {
             return Ok(call());
         }
         let guard = plan.lock(clerk)?;
-        if tree.plan(need) == plan {
+        if tree.plan(need) == plan && !tree.is_denied.get() {
             let result = call();
             return guard.release().map(|()| result);
         }

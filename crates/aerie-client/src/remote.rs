@@ -1,7 +1,8 @@
-//! The file system of a client that does not map the memory: each call is one of the service.
+//! The file system of a client that does not map the memory: each call is one of the service. A client of a
+//! protected store uses it for what it may not read itself.
 
 use crate::connection::Connection;
-use aerie_proto::ops::{Call, Condition, Data, Op, Operation, Read, Reply, VALUE_MAX};
+use aerie_proto::ops::{Call, Caller, Condition, Data, Op, Operation, Read, Reply, VALUE_MAX};
 use std::sync::Arc;
 use vfs::{
     Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name,
@@ -15,17 +16,22 @@ const PART: usize = aerie_proto::ops::REPLY_MAX as usize;
 const LIST_BYTES: u32 = 64 << 10;
 
 /// The file system.
-pub(crate) struct Remote(pub(crate) Arc<Connection>);
+pub(crate) struct Remote {
+    pub(crate) connection: Arc<Connection>,
+    /// The caller, if that is another user than the client's.
+    pub(crate) caller: Option<Caller>,
+}
 
 impl Remote {
     fn change(&self, op: Op<'_>) -> Result<Reply> {
-        let (caller, time) = (None, SystemClock.now());
-        self.0.call(&Call::Change(Operation { caller, time, op }))
+        let (caller, time) = (self.caller.clone(), SystemClock.now());
+        self.connection
+            .call(&Call::Change(Operation { caller, time, op }))
     }
 
     fn read_call(&self, read: Read<'_>) -> Result<Reply> {
-        let caller = None;
-        self.0.call(&Call::Read { caller, read })
+        let caller = self.caller.clone();
+        self.connection.call(&Call::Read { caller, read })
     }
 
     pub(crate) fn put(
@@ -78,6 +84,14 @@ impl Remote {
                 false => {}
             }
         }
+    }
+
+    /// Copies as much of a value as `buf` takes. Returns the length of the value.
+    pub(crate) fn get_into(&self, at: Name<'_>, buf: &mut [u8]) -> Result<usize> {
+        let value = self.get(at)?;
+        let len = value.len().min(buf.len());
+        buf[..len].copy_from_slice(&value[..len]);
+        Ok(value.len())
     }
 
     fn list(

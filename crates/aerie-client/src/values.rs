@@ -1,15 +1,16 @@
 //! Values of a client that maps the memory.
 
 use crate::mapped::{Mapped, Overlay};
+use crate::memory::Memory;
 use crate::plan::Need;
 use aerie_proto::locks::Access;
 use aerie_proto::ops::Condition;
-use medium::{Pmem, SharedBytes};
+use medium::SharedBytes;
 use vfs::{Ctx, Errno, Name, Result};
 
-type Value<'a> = pxfs::Value<'a, Overlay>;
+type Value<'a, P> = pxfs::Value<'a, Overlay<P>>;
 
-fn copy(value: &Value<'_>) -> Result<Vec<u8>> {
+fn copy<P: Memory>(value: &Value<'_, P>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; value.len() as usize];
     value.read(0, &mut bytes)?;
     Ok(bytes)
@@ -22,7 +23,7 @@ enum Found {
     Copied(Vec<u8>),
 }
 
-impl Mapped {
+impl<P: Memory> Mapped<P> {
     pub(crate) fn put(
         &self,
         cx: &Ctx,
@@ -31,26 +32,29 @@ impl Mapped {
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<()> {
-        self.change(Need::Put(at), |fs| fs.put(cx, at, mode, value, condition))
+        let put = self.change(Need::Put(at), |fs| fs.put(cx, at, mode, value, condition));
+        self.or_remote(cx, put, |remote| remote.put(at, mode, value, condition))
     }
 
     pub(crate) fn get(&self, cx: &Ctx, at: Name<'_>) -> Result<Vec<u8>> {
-        self.read_value(cx, at, |value| copy(&value))
+        let got = self.read_value(cx, at, |value| copy(&value));
+        self.or_remote(cx, got, |remote| remote.get(at))
     }
 
     /// Copies as much of a value as `buf` takes. Returns the length of the value.
     pub(crate) fn get_into(&self, cx: &Ctx, at: Name<'_>, buf: &mut [u8]) -> Result<usize> {
-        self.read_value(cx, at, |value| {
+        let got = self.read_value(cx, at, |value| {
             value.read(0, buf)?;
             Ok(value.len() as usize)
-        })
+        });
+        self.or_remote(cx, got, |remote| remote.get_into(at, buf))
     }
 
     fn read_value<T>(
         &self,
         cx: &Ctx,
         at: Name<'_>,
-        mut read: impl FnMut(Value<'_>) -> Result<T>,
+        mut read: impl FnMut(Value<'_, P>) -> Result<T>,
     ) -> Result<T> {
         let found = self.looked_up(at.dir, |may_read| {
             self.fs()
@@ -62,8 +66,8 @@ impl Mapped {
         found.unwrap_or_else(|| self.call(Need::Value(at), |fs| fs.value(cx, at, read)))
     }
 
-    /// Runs `run` on a value, which stays locked meanwhile. Other calls of this client can change something
-    /// else meanwhile.
+    /// Runs `run` on a value, which stays locked meanwhile, unless the service has read it. Other calls of this
+    /// client can change something else meanwhile.
     pub(crate) fn with_value<T>(
         &self,
         cx: &Ctx,
@@ -74,14 +78,16 @@ impl Mapped {
             true => Access::Exclusive,
             false => Access::Shared,
         };
-        self.guarded(Need::Borrow(at, access), |fs| {
+        let mut run = Some(run);
+        let borrowed = self.guarded(Need::Borrow(at, access), |fs| {
             let found = fs.value(cx, at, |value| {
                 let len = value.len() as usize;
-                if let Some(place) = value.place() {
+                if let Some(place) = value.place().filter(|_| !P::IS_PROTECTED) {
                     return Ok(Found::InPlace(place, len));
                 }
                 copy(&value).map(Found::Copied)
             })?;
+            let run = run.take().ok_or(Errno::BUSY)?;
             match found {
                 Found::Copied(bytes) => Ok(run(bytes[..].into())),
                 Found::InPlace(place, len) => {
@@ -93,6 +99,12 @@ impl Mapped {
                     Ok(result)
                 }
             }
-        })
+        });
+        match run {
+            Some(run) => self.or_remote(cx, borrowed, |remote| {
+                remote.get(at).map(|value| run(value[..].into()))
+            }),
+            None => borrowed,
+        }
     }
 }

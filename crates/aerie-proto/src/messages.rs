@@ -17,6 +17,9 @@ pub use serde_bytes::{ByteBuf, Bytes};
 /// Version of the protocol. It changes with every message.
 pub const VERSION: u32 = 3;
 
+/// The name of the partition of a protected store.
+pub const PARTITION: &str = "pxfs";
+
 /// Most bytes of a message: a batch, and what is around it.
 pub const FRAME_MAX: usize = BATCH_MAX + 4096;
 
@@ -35,8 +38,8 @@ pub enum Class {
     Remote,
 }
 
-/// The first message of the service. The descriptor of the image comes with it, unless the class is
-/// [`Class::Remote`].
+/// The first message of the service. The descriptor of the image comes with it, or of a connection to the manager
+/// of a protected store, unless the class is [`Class::Remote`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     /// [`VERSION`].
@@ -49,6 +52,8 @@ pub struct Greeting {
     pub seed: u64,
     /// The user for whom the client acts.
     pub uid: u32,
+    /// Whether the store is protected: the client maps the pages that it may read, and makes calls for the others.
+    pub is_protected: bool,
 }
 
 /// A message of a client.
@@ -84,7 +89,8 @@ pub enum Request<'a> {
         /// Headers.
         headers: u32,
     },
-    /// A call. Clients that map the memory may call `statfs` only, since calls take locks.
+    /// A call. Clients that map an image may call `statfs` only. Those that map a protected store make one
+    /// call at a time, beside their other requests.
     Call(&'a Bytes),
 }
 

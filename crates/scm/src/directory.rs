@@ -91,6 +91,16 @@ impl Directory {
         Ok(store)
     }
 
+    /// The durability of the files in force.
+    pub fn durability(&self) -> EffectiveDurability {
+        self.table.durability()
+    }
+
+    /// Whether a directory has the files of a store.
+    pub fn is_at(path: &Path) -> bool {
+        path.join(TABLE).is_file()
+    }
+
     fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

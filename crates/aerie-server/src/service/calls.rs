@@ -5,7 +5,7 @@ use super::Service;
 use super::connection::Connection;
 use super::requests::ENDED;
 use aerie_client::clerk::{Clerk, Host};
-use aerie_client::plan::{Need, Tree, membership_count, under};
+use aerie_client::plan::{Need, Tree, membership_count, protects, under};
 use aerie_objects::{lookup, stable};
 use aerie_proto::locks::{Access, ClientId, LockId, Tell, ToClient, ToService};
 use aerie_proto::ops::{self, Call, Op, Outcome, Read};
@@ -13,7 +13,7 @@ use medium::Pmem;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use vfs::OpenFlags;
+use vfs::{Errno, OpenFlags};
 
 /// The service as a client of its locks.
 pub(super) const CLIENT: ClientId = ClientId(0);
@@ -79,40 +79,46 @@ impl<P: Pmem + 'static> Service<P> {
 
     pub(super) fn call(&self, connection: &Connection, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let call: Call<'_> = ops::decode(bytes).map_err(|why| why.to_string())?;
-        let is_space = matches!(
-            call,
-            Call::Read {
-                read: Read::StatFs,
-                ..
-            }
-        );
-        if !Self::is_remote(connection) && !is_space {
-            return Err("a client that maps the memory makes calls itself".to_owned());
+        let is_allowed = Self::is_remote(connection) || self.image.is_protected();
+        if !is_allowed && !is_space(&call) {
+            return Err("a client that maps the image makes calls itself".to_owned());
         }
-        let mut session = connection.session.lock();
-        let session = session.as_mut().ok_or(ENDED)?;
-        let mut run = || self.fs.call(session, &call);
+        let mut has_ended = false;
+        let mut run = || {
+            // Not held while the call waits for locks, which the client may ship to give up.
+            let mut session = connection.session.lock();
+            match session.as_mut() {
+                Some(session) => self.fs.call(session, &call),
+                None => {
+                    has_ended = true;
+                    Err(Errno::NODEV)
+                }
+            }
+        };
         let (memory, superblock) = (self.fs.memory(), self.fs.superblock());
-        let find = |dir, name: &[u8]| {
-            let find = || lookup(memory, dir, superblock.seed, name);
-            stable(memory, dir, find).ok().flatten()
-        };
-        let tree = Tree {
-            memory,
-            superblock,
-            find: &find,
-        };
-        let result = match need(&call) {
+        let find =
+            |dir, name: &[u8]| stable(memory, dir, || lookup(memory, dir, superblock.seed, name));
+        let tree = Tree::new(memory, superblock, &find);
+        let result = match need(&call, self.image.is_protected()) {
             Some(need) => under(self.clerk(), &tree, &need, run).map_err(|e| e.to_string())?,
             None => run(),
         };
+        if has_ended {
+            return Err(ENDED.to_owned());
+        }
         let outcome: Outcome = result.map_err(|errno| errno.raw_os_error());
         Ok(ops::encode(&outcome))
     }
 }
 
+/// Whether a call needs no locks.
+pub(super) fn is_space(call: &Call<'_>) -> bool {
+    let space = |read: &Read<'_>| matches!(read, Read::StatFs);
+    matches!(call, Call::Read { read, .. } if space(read))
+}
+
 /// The names and inodes that a call reads and changes.
-fn need<'a>(call: &Call<'a>) -> Option<Need<'a>> {
+fn need<'a>(call: &Call<'a>, is_protected: bool) -> Option<Need<'a>> {
     use Access::{Exclusive, Shared};
     let operation = match call {
         Call::Change(operation) => &operation.op,
@@ -142,6 +148,7 @@ fn need<'a>(call: &Call<'a>) -> Option<Need<'a>> {
             true => Need::Inode(ino, Exclusive),
             false => Need::Inode(ino, Shared),
         },
+        Op::SetAttr { ino, set } if is_protected && protects(&set) => Need::Protect(ino),
         Op::SetAttr { ino, .. }
         | Op::Write { ino, .. }
         | Op::Allocate { ino, .. }

@@ -12,10 +12,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use vfs::perm::{Access, access};
 use vfs::{Attr, Ctx, FileFlags, FileType, Ino, Timestamp};
 
-/// The image, open in two ways.
-pub(super) struct Image {
-    both: OwnedFd,
-    reading: OwnedFd,
+/// The store.
+pub(super) enum Image {
+    /// An image, open in two ways.
+    File {
+        /// For reading and writing.
+        both: OwnedFd,
+        /// For reading.
+        reading: OwnedFd,
+    },
+    /// A protected store, with the server of its classes.
+    Protected(scm::Server),
 }
 
 impl Image {
@@ -23,17 +30,30 @@ impl Image {
     pub(super) fn new(file: &File) -> Result<Self, Errno> {
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = |access| open(&name, access | OFlags::CLOEXEC, Mode::empty());
-        Ok(Self {
+        Ok(Self::File {
             both: again(OFlags::RDWR)?,
             reading: again(OFlags::RDONLY)?,
         })
     }
 
-    /// The class of a client, by the owner and the mode that the image has now.
+    pub(super) fn is_protected(&self) -> bool {
+        matches!(self, Self::Protected(_))
+    }
+
+    /// The class of a client: by the owner and the mode that an image has now. All users map what they may read
+    /// of a protected store.
     pub(super) fn class(&self, peer: &Peer) -> Result<Class, Errno> {
-        let found = fstat(&self.reading)?;
         let owner = rustix::process::geteuid().as_raw();
-        if [0, owner, found.st_uid].contains(&peer.uid) {
+        let trusted = [0, owner].contains(&peer.uid);
+        let Self::File { reading, .. } = self else {
+            return Ok(if trusted {
+                Class::Trusted
+            } else {
+                Class::Reader
+            });
+        };
+        let found = fstat(reading)?;
+        if trusted || peer.uid == found.st_uid {
             return Ok(Class::Trusted);
         }
         let may = |want| access(&caller(peer), &attributes(&found), want).is_ok();
@@ -43,13 +63,28 @@ impl Image {
         })
     }
 
-    /// The descriptor for a class.
-    pub(super) fn descriptor(&self, class: Class) -> Option<&OwnedFd> {
-        match class {
-            Class::Trusted => Some(&self.both),
-            Class::Reader => Some(&self.reading),
-            Class::Remote => None,
-        }
+    /// The descriptor for a client of a class.
+    pub(super) fn descriptor(
+        &self,
+        class: Class,
+        who: &pxfs::Credentials,
+    ) -> Result<Option<OwnedFd>, String> {
+        let descriptor = match (self, class) {
+            (_, Class::Remote) => return Ok(None),
+            (Self::File { both, .. }, Class::Trusted) => both.try_clone(),
+            (Self::File { reading, .. }, Class::Reader) => reading.try_clone(),
+            (Self::Protected(server), _) => {
+                // A trusted client reads all, as the super-user does.
+                let uid = match class {
+                    Class::Trusted => 0,
+                    _ => who.uid,
+                };
+                let (gid, groups) = (who.gid, who.groups.clone());
+                let who = scm::Credentials { uid, gid, groups };
+                return server.connection(who).map(Some).map_err(|e| e.to_string());
+            }
+        };
+        descriptor.map(Some).map_err(|e| e.to_string())
     }
 }
 
@@ -103,7 +138,12 @@ mod tests {
         assert_eq!(class(0o604), Class::Reader);
         // It could open the descriptor again for writing.
         assert_eq!(class(0o606), Class::Remote);
-        assert!(image.descriptor(Class::Remote).is_none());
+        let who = pxfs::Credentials {
+            uid: stranger.uid,
+            gid: stranger.gid,
+            groups: vec![],
+        };
+        assert!(image.descriptor(Class::Remote, &who).unwrap().is_none());
         let owner = Peer {
             uid: rustix::process::geteuid().as_raw(),
             ..stranger

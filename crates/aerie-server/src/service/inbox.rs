@@ -7,6 +7,7 @@ use aerie_proto::messages::{BadFrame, FRAME_MAX, HEAD_BYTES, len_of};
 use parking_lot::{Condvar, Mutex};
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Messages up to this size do not count.
@@ -19,7 +20,7 @@ pub(super) struct Budget {
 }
 
 /// A part of the memory.
-struct Share<'a>(&'a Budget, usize);
+pub(super) struct Share(Arc<Budget>, usize);
 
 impl Budget {
     pub(super) fn new(bytes: usize) -> Self {
@@ -30,16 +31,17 @@ impl Budget {
     }
 
     /// Takes a part, and waits for it.
-    fn take(&self, bytes: usize) -> Share<'_> {
+    fn take(self: &Arc<Self>, bytes: usize) -> Share {
         let bytes = if bytes > SMALL { bytes } else { 0 };
         let mut left = self.left.lock();
         self.freed.wait_while(&mut left, |left| *left < bytes);
         *left -= bytes;
-        Share(self, bytes)
+        drop(left);
+        Share(Arc::clone(self), bytes)
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for Share {
     fn drop(&mut self) {
         if self.1 > 0 {
             *self.0.left.lock() += self.1;
@@ -64,7 +66,7 @@ pub(super) enum Ended {
 /// The receiving half of a connection.
 pub(super) struct Inbox<'a> {
     socket: &'a UnixStream,
-    budget: &'a Budget,
+    budget: &'a Arc<Budget>,
     patience: Duration,
     small: Vec<u8>,
 }
@@ -72,7 +74,7 @@ pub(super) struct Inbox<'a> {
 impl<'a> Inbox<'a> {
     pub(super) fn new(
         socket: &'a UnixStream,
-        budget: &'a Budget,
+        budget: &'a Arc<Budget>,
         patience: Duration,
     ) -> std::io::Result<Self> {
         socket.set_read_timeout(Some(patience))?;
@@ -85,8 +87,8 @@ impl<'a> Inbox<'a> {
         })
     }
 
-    /// Waits for a message, and calls `handle` with its bytes.
-    pub(super) fn next<T>(&mut self, handle: impl FnOnce(&[u8]) -> T) -> Result<T, Ended> {
+    /// Waits for a message, and calls `handle` with its bytes. A handler that copies them keeps their share.
+    pub(super) fn next<T>(&mut self, handle: impl FnOnce(&[u8], Share) -> T) -> Result<T, Ended> {
         let mut head = [0; HEAD_BYTES];
         let first = loop {
             match self.receive(&mut head) {
@@ -97,7 +99,7 @@ impl<'a> Inbox<'a> {
         let until = Instant::now() + self.patience;
         self.fill(&mut head[first..], until)?;
         let len = len_of(head)?;
-        let _share = self.budget.take(len);
+        let share = self.budget.take(len);
         let mut large = Vec::new();
         let mut small = std::mem::take(&mut self.small);
         let bytes = match small.get_mut(..len) {
@@ -109,7 +111,7 @@ impl<'a> Inbox<'a> {
         };
         let until = Instant::now() + self.patience; // the wait for memory is not the client's
         let filled = self.fill(bytes, until);
-        let result = filled.map(|()| handle(bytes));
+        let result = filled.map(|()| handle(bytes, share));
         self.small = small;
         result
     }

@@ -4,7 +4,8 @@
 //!    all messages is bounded, as are connections, reserves and unread answers ([`Limits`]).
 //! 2. Nobody waits for a client that does not send or read; its connection ends.
 //! 3. The messages of a client are served in their order, those of different clients at a time.
-//!    Batches are applied one at a time.
+//!    Batches are applied one at a time. A call of a client with locks is served beside its other messages,
+//!    since it may wait until the client has given up a lock; it makes one call at a time.
 //! 4. A batch is checked against the locks that its client holds while it is applied: its session cannot
 //!    end meanwhile. A batch of another session, or one that repeats a number, has no effect.
 //! 5. At the end of a session its locks are released, its reserve is free, and what only it has held is
@@ -26,14 +27,14 @@ mod requests;
 mod serve;
 
 pub use limits::Limits;
-pub use serve::{Description, ServeError, Serving, serve};
+pub use serve::{Description, ServeError, Serving, serve, serve_protected};
 
 use crate::locks::{self, Outgoing};
 use aerie_client::clerk::Clerk;
 use aerie_proto::locks::{ClientId, Tell, ToClient};
-use aerie_proto::messages::{Class, Down};
+use aerie_proto::messages::{ByteBuf, Class, Down};
 use calls::OwnHost;
-use connection::Connection;
+use connection::{Connection, Waiting};
 use image::Image;
 use inbox::{Budget, Inbox};
 use medium::Pmem;
@@ -47,7 +48,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ pub(crate) struct Service<P: Pmem + 'static> {
     clerk: OnceLock<Clerk<OwnHost<P>>>,
     to_clerk: Mutex<Sender<Option<ToClient>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    budget: Budget,
+    budget: Arc<Budget>,
     start: Instant,
     /// Wakes the pump.
     wake: OwnedFd,
@@ -92,7 +93,7 @@ impl<P: Pmem + 'static> Service<P> {
             clerk: OnceLock::new(),
             to_clerk: Mutex::new(to_clerk),
             threads: Mutex::default(),
-            budget: Budget::new(limits.request_bytes),
+            budget: Arc::new(Budget::new(limits.request_bytes)),
             start: Instant::now(),
             wake,
             is_stopping: AtomicBool::new(false),
@@ -144,7 +145,10 @@ impl<P: Pmem + 'static> Service<P> {
     }
 
     /// Takes a new connection, or refuses it with a reason.
-    fn connect(&self, socket: UnixStream) -> Result<Arc<Connection>, String> {
+    fn connect(
+        &self,
+        socket: UnixStream,
+    ) -> Result<(Arc<Connection>, Receiver<Option<Waiting>>), String> {
         let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
         let peer = medium::peer(&socket).map_err(|e| failed("read your credentials", &e))?;
         let class = self.image.class(&peer);
@@ -170,14 +174,40 @@ impl<P: Pmem + 'static> Service<P> {
         };
         let session = self.fs.begin(who, class == Class::Trusted);
         let most = self.limits.answer_bytes;
-        let connection = Connection::new(id, uid, class, socket, session, most);
+        let (calls, waiting) = sync_channel(1);
+        let connection = Connection::new(id, uid, class, socket, session, most, calls);
         let connection = Arc::new(connection);
         connections.all.insert(id, Arc::clone(&connection));
-        Ok(connection)
+        Ok((connection, waiting))
     }
 
     /// Serves a connection until it ends.
-    fn attend(&self, connection: &Arc<Connection>) {
+    fn attend(&self, connection: &Arc<Connection>, waiting: Receiver<Option<Waiting>>) {
+        std::thread::scope(|scope| {
+            if self.image.is_protected() && !Self::is_remote(connection) {
+                scope.spawn(|| self.attend_calls(connection, waiting));
+            }
+            self.attend_messages(connection);
+        });
+    }
+
+    /// Serves the calls of a client that has locks.
+    fn attend_calls(&self, connection: &Connection, waiting: Receiver<Option<Waiting>>) {
+        while let Ok(Some(Waiting {
+            number,
+            bytes,
+            share,
+        })) = waiting.recv()
+        {
+            let called = catch_unwind(AssertUnwindSafe(|| self.call(connection, &bytes)));
+            drop(share);
+            let result = called.unwrap_or_else(|_| Err("a bug of the service".into()));
+            let result = result.map(ByteBuf::from);
+            self.send(connection, &Down::Reply { number, result });
+        }
+    }
+
+    fn attend_messages(&self, connection: &Arc<Connection>) {
         let served = catch_unwind(AssertUnwindSafe(|| self.receive(connection)));
         if let Err(why) = served.unwrap_or_else(|_| Err("a bug of the service".into())) {
             tracing::warn!("the connection of {} ends: {why}", connection.id);
@@ -187,20 +217,27 @@ impl<P: Pmem + 'static> Service<P> {
         self.dispatch(out);
         self.end_session(connection);
         connection.outbox.close();
+        // A call that waits gets the locks of the client, and fails.
+        let _ = connection.calls.send(None);
         self.connections.lock().all.remove(&connection.id);
     }
 
     fn receive(&self, connection: &Connection) -> Result<(), String> {
         let superblock = self.fs.superblock();
-        let descriptor = self.image.descriptor(connection.class);
-        if !connection.greet(superblock.bytes, superblock.seed, descriptor) {
+        let who = match &*connection.session.lock() {
+            Some(session) => session.who().clone(),
+            None => return Ok(()),
+        };
+        let descriptor = self.image.descriptor(connection.class, &who)?;
+        let store = (superblock.bytes, superblock.seed);
+        if !connection.greet(store, descriptor.as_ref(), self.image.is_protected()) {
             return Ok(());
         }
         let inbox = Inbox::new(&connection.socket, &self.budget, self.limits.lease);
         let mut inbox = inbox.map_err(|e| e.to_string())?;
         let mut last = 0;
         loop {
-            match inbox.next(|bytes| self.handle(connection, bytes, &mut last)) {
+            match inbox.next(|bytes, share| self.handle(connection, bytes, share, &mut last)) {
                 Ok(handled) => handled?,
                 Err(inbox::Ended::Closed) => return Ok(()),
                 Err(why) => return Err(why.to_string()),

@@ -1,7 +1,9 @@
 //! The messages of a client.
 
 use super::Service;
-use super::connection::Connection;
+use super::calls::is_space;
+use super::connection::{Connection, Waiting};
+use super::inbox::Share;
 use crate::locks::Objects;
 use aerie_objects::{ObjectId, Reserve};
 use aerie_proto::locks::{Access, ClientId, Epoch, LockId, Mode};
@@ -24,6 +26,7 @@ impl<P: Pmem + 'static> Service<P> {
         &self,
         connection: &Connection,
         bytes: &[u8],
+        share: Share,
         last: &mut u64,
     ) -> Result<(), String> {
         match decode(bytes).map_err(|why| why.to_string())? {
@@ -37,9 +40,22 @@ impl<P: Pmem + 'static> Service<P> {
                 Ok(())
             }
             Up::Ask { number, request } => {
-                let result = match number > *last {
-                    true => self.answer(connection, request),
-                    false => Err(format!("the request repeats number {number}")),
+                let result = match (number > *last, request) {
+                    (false, _) => Err(format!("the request repeats number {number}")),
+                    (true, Request::Call(bytes)) if self.is_beside(connection, bytes) => {
+                        *last = number;
+                        let bytes = bytes.to_vec();
+                        let waiting = Waiting {
+                            number,
+                            bytes,
+                            share,
+                        };
+                        match connection.calls.try_send(Some(waiting)) {
+                            Ok(()) => return Ok(()),
+                            Err(_) => Err("the client makes more than one call at a time".into()),
+                        }
+                    }
+                    (true, request) => self.answer(connection, request),
                 };
                 *last = number.max(*last);
                 let result = result.map(ByteBuf::from);
@@ -47,6 +63,12 @@ impl<P: Pmem + 'static> Service<P> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether a call is served beside the other messages of the client.
+    fn is_beside(&self, connection: &Connection, bytes: &[u8]) -> bool {
+        let has_locks = self.image.is_protected() && !Self::is_remote(connection);
+        has_locks && ops::decode(bytes).is_ok_and(|call| !is_space(&call))
     }
 
     fn answer(&self, connection: &Connection, request: Request<'_>) -> Result<Vec<u8>, String> {

@@ -3,6 +3,7 @@
 use super::image::Image;
 use super::pump::Pump;
 use super::{Limits, Service};
+use crate::protected::Protected;
 use medium::Pmem;
 use pxfs::Pxfs;
 use std::fs::{File, Permissions};
@@ -68,12 +69,40 @@ pub fn serve<P: Pmem + 'static>(
     socket: &Path,
     limits: Limits,
 ) -> Result<Serving, ServeError> {
-    let failed = |what, error: io::Error| ServeError::System {
-        path: socket.to_owned(),
+    let image = Image::new(image);
+    let image = image.map_err(|e| failed(socket, "open the image again", e.into()))?;
+    serve_image(fs, image, socket, limits)
+}
+
+/// Serves the file system in a protected store, as [`serve`] does.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn serve_protected<P: Pmem + 'static>(
+    fs: Pxfs<P>,
+    store: &Protected,
+    socket: &Path,
+    limits: Limits,
+) -> Result<Serving, ServeError> {
+    let server = store.server().map_err(io::Error::other);
+    let server = server.map_err(|e| failed(socket, "serve the classes", e))?;
+    serve_image(fs, Image::Protected(server), socket, limits)
+}
+
+fn failed(path: &Path, what: &'static str, error: io::Error) -> ServeError {
+    ServeError::System {
+        path: path.to_owned(),
         what,
         error,
-    };
-    let image = Image::new(image).map_err(|e| failed("open the image again", e.into()))?;
+    }
+}
+
+fn serve_image<P: Pmem + 'static>(
+    fs: Pxfs<P>,
+    image: Image,
+    socket: &Path,
+    limits: Limits,
+) -> Result<Serving, ServeError> {
     let listener = listen(socket)?;
     let description = Description {
         socket: socket.to_owned(),
@@ -83,7 +112,7 @@ pub fn serve<P: Pmem + 'static>(
         clients_per_user: limits.per_user,
     };
     let service = Service::start(fs, image, limits);
-    let service = service.map_err(|e| failed("start the threads", e.into()))?;
+    let service = service.map_err(|e| failed(socket, "start the threads", e.into()))?;
     let pump = Pump::new(Arc::clone(&service), listener);
     let pump = std::thread::spawn(move || pump.run());
     Ok(Serving {
@@ -128,11 +157,7 @@ impl Drop for Serving {
 
 /// Listens at the path.
 fn listen(path: &Path) -> Result<UnixListener, ServeError> {
-    let failed = |what, error| ServeError::System {
-        path: path.to_owned(),
-        what,
-        error,
-    };
+    let failed = |what, error| failed(path, what, error);
     if let Ok(found) = path.symlink_metadata() {
         if !found.file_type().is_socket() {
             return Err(ServeError::NotASocket(path.to_owned()));

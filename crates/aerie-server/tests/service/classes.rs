@@ -23,6 +23,13 @@ fn with_strangers(mode: u32, role: &str) {
     let world = World::new();
     world.set_mode(mode);
     let service = world.serve(Limits::default());
+    beside(&world, role);
+    service.stop();
+    world.check();
+}
+
+/// A client of the super-user, and one of a stranger in a process.
+pub(crate) fn beside(world: &World, role: &str) {
     let client = world.client();
     let cx = &Ctx::root();
     let open = client.mkdir(cx, Ino::ROOT, b"open", 0o777).unwrap();
@@ -45,8 +52,6 @@ fn with_strangers(mode: u32, role: &str) {
     assert_eq!(kv.get(b"key").unwrap().unwrap(), b"new");
     drop(kv);
     client.close().unwrap();
-    service.stop();
-    world.check();
 }
 
 fn readers() {
@@ -65,7 +70,7 @@ fn remote(world: &World) {
     act(world, Class::Remote);
 }
 
-fn act(world: &World, class: Class) {
+pub(crate) fn act(world: &World, class: Class) {
     let client = world.client();
     assert_eq!(client.class(), class);
     let fs: &dyn FileSystem = &client;

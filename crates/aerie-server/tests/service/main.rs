@@ -11,6 +11,7 @@ mod hostile;
 mod kv;
 mod pair;
 mod peer;
+mod protected;
 mod world;
 
 #[path = "../../../crash/tests/scripts/bounds.rs"]
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         classes::TESTS,
         kv::TESTS,
         fuzz::TESTS,
+        protected::TESTS,
     ];
     let trial = |(name, test): &(&str, fn())| {
         let test = *test;
@@ -68,8 +70,14 @@ fn main() -> ExitCode {
 }
 
 fn act(role: &str, world: &World) {
-    let roles: Vec<(&str, Role)> =
-        [pair::CLIENTS, ends::CLIENTS, classes::CLIENTS, kv::CLIENTS].concat();
+    let roles: Vec<(&str, Role)> = [
+        pair::CLIENTS,
+        ends::CLIENTS,
+        classes::CLIENTS,
+        kv::CLIENTS,
+        protected::CLIENTS,
+    ]
+    .concat();
     let (_, act) = roles
         .iter()
         .find(|(name, _)| *name == role)
@@ -78,7 +86,7 @@ fn act(role: &str, world: &World) {
 }
 
 /// Takes a user id, and the group of the same number.
-fn become_user(id: u32) {
+pub(crate) fn become_user(id: u32) {
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     set_thread_groups(&[]).unwrap();
     set_thread_res_gid(gid, gid, gid).unwrap();

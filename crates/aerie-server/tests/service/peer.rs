@@ -5,7 +5,10 @@ use aerie_proto::messages::{
     Bytes, Class, Down, Greeting, HEAD_BYTES, Request, Up, decode, encode, len_of,
 };
 use aerie_proto::ops::{self, Answers, Batch, Operation};
-use std::io::{Read, Write};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +17,8 @@ pub(crate) struct Peer {
     pub(crate) socket: UnixStream,
     pub(crate) greeting: Greeting,
     pub(crate) epoch: Epoch,
+    /// The descriptor that came with the greeting.
+    pub(crate) descriptor: Option<OwnedFd>,
     seq: u64,
     number: u64,
 }
@@ -25,7 +30,8 @@ impl Peer {
         socket
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
-        let greeting = match receive(&socket) {
+        let (first, descriptor) = first(&socket);
+        let greeting = match first {
             Some(Down::Greeting(greeting)) => greeting,
             Some(Down::Bye(why)) => return Err(why),
             other => panic!("{other:?}"),
@@ -34,6 +40,7 @@ impl Peer {
             socket,
             greeting,
             epoch: Epoch(0),
+            descriptor,
             seq: 0,
             number: 0,
         })
@@ -133,10 +140,33 @@ impl Peer {
     }
 }
 
-fn receive(mut socket: &UnixStream) -> Option<Down> {
+/// The first message, with its descriptor.
+fn first(mut socket: &UnixStream) -> (Option<Down>, Option<OwnedFd>) {
     let mut head = [0; HEAD_BYTES];
-    socket.read_exact(&mut head).ok()?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut head)];
+    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let bytes = received.map_or(0, |received| received.bytes);
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let descriptor = descriptors.next();
+    match socket.read_exact(&mut head[bytes..]) {
+        Ok(()) => (body(socket, head), descriptor),
+        Err(_) => (None, descriptor),
+    }
+}
+
+fn body(mut socket: &UnixStream, head: [u8; HEAD_BYTES]) -> Option<Down> {
     let mut bytes = vec![0; len_of(head).unwrap()];
     socket.read_exact(&mut bytes).ok()?;
     Some(decode(&bytes).unwrap())
+}
+
+fn receive(mut socket: &UnixStream) -> Option<Down> {
+    let mut head = [0; HEAD_BYTES];
+    socket.read_exact(&mut head).ok()?;
+    body(socket, head)
 }

@@ -36,16 +36,6 @@ impl World {
         Self::of_bytes(IMAGE)
     }
 
-    fn empty() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-        Self {
-            path: dir.path().to_owned(),
-            root: 0,
-            _dir: Some(dir),
-        }
-    }
-
     /// With a copy of an image, whose root collection has this lock.
     pub(crate) fn of_image(image: &[u8], root: u64) -> Self {
         let world = Self {
@@ -68,6 +58,17 @@ impl World {
         world
     }
 
+    /// With an empty directory, in which no store is made.
+    pub(crate) fn empty() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        Self {
+            path: dir.path().to_owned(),
+            root: 0,
+            _dir: Some(dir),
+        }
+    }
+
     pub(crate) fn at(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
@@ -82,6 +83,11 @@ impl World {
 
     pub(crate) fn set_mode(&self, mode: u32) {
         std::fs::set_permissions(self.image(), Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A protected store.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.path.join("store")
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -107,7 +107,7 @@ fn errno_of_connect(why: &ConnectError) -> c_int {
         ConnectError::Refused(_) => libc::ECONNREFUSED,
         ConnectError::Protocol(_) => libc::EPROTO,
         ConnectError::Map(why) => errno_of_file(why),
-        ConnectError::Store(_) => libc::EIO,
+        ConnectError::Protected(_) | ConnectError::Store(_) => libc::EIO,
     }
 }
 
