@@ -1,5 +1,6 @@
 //! PXFS for commands, benchmarks and the explorer's command line.
 
+use crate::directory;
 use crate::facts::{NAME, about, probe, uuid};
 use crate::service::{self, ServeArgs};
 use aerie_objects::layout::{MAGIC, MIN_PAGES, VERSION};
@@ -17,12 +18,22 @@ use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use vfs::check::Report;
 use vfs::{Atime, Clock, FileSystem, Guarantees, ReadOnly, SystemClock};
 
 /// The engine.
 pub struct PxfsEngine;
 
 const NO_MEDIUM: &str = "file system without a medium";
+
+/// Options of `mkfs`.
+#[derive(Args)]
+struct MkfsArgs {
+    /// Make PATH a directory in place of an image: each user of its service maps only what the user may
+    /// read
+    #[arg(long)]
+    protect: bool,
+}
 
 /// Options of `mount`.
 #[derive(Args)]
@@ -57,7 +68,8 @@ impl Engine for PxfsEngine {
         match verb {
             Verb::Mount => MountArgs::augment_args(command),
             Verb::Serve => ServeArgs::augment_args(command),
-            Verb::Mkfs | Verb::Fsck | Verb::CrashTest | Verb::Graph => command,
+            Verb::Mkfs => MkfsArgs::augment_args(command),
+            Verb::Fsck | Verb::CrashTest | Verb::Graph => command,
         }
     }
 
@@ -65,19 +77,32 @@ impl Engine for PxfsEngine {
         MIN_PAGES * PAGE
     }
 
-    fn mkfs(&self, image: &Image, identity: &Identity, _options: &ArgMatches) -> Result<String> {
+    fn mkfs_directory(
+        &self,
+        path: &Path,
+        bytes: u64,
+        identity: &Identity,
+        options: &ArgMatches,
+    ) -> Option<Result<String>> {
+        let is_wanted = options.get_flag("protect");
+        is_wanted.then(|| directory::make(path, bytes, identity))
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        directory::is_at(path)
+    }
+
+    fn mkfs(&self, image: &Image, identity: &Identity, options: &ArgMatches) -> Result<String> {
         let path = at_start(NAME, image)?;
+        if options.get_flag("protect") {
+            return Err(Error::about(path, "a protected store needs --size"));
+        }
         let map = MapOptions {
             over_idle_loops: image.over_idle_loops,
             ..MapOptions::default()
         };
         let memory = MappedPmem::open(path, &map)?;
-        let options = MkfsOptions {
-            uuid: identity.uuid,
-            uid: identity.uid,
-            gid: identity.gid,
-            now: identity.now,
-        };
+        let options = directory::mkfs_options(identity);
         pxfs::mkfs(&memory, &options).map_err(|e| Error::about(path, e))?;
         let made = probe(path, &memory)?;
         let (bytes, uuid) = (size::display(made.bytes), uuid(&made));
@@ -95,6 +120,10 @@ impl Engine for PxfsEngine {
         }
         let args = MountArgs::from_arg_matches(options).map_err(Error::new)?;
         let path = at_start(NAME, &request.image)?.to_owned();
+        if directory::is_at(&path) {
+            let why = "it is a protected store; serve it, and mount the socket";
+            return Err(Error::about(&path, why));
+        }
         let memory = args.map.map(&path, request.read_only)?;
         let superblock = probe(&path, &memory)?;
         let effective = memory.durability();
@@ -140,28 +169,21 @@ impl Engine for PxfsEngine {
 
     fn check(&self, image: &Image, repair: bool, _options: &ArgMatches) -> Result<Checked> {
         let path = at_start(NAME, image)?;
-        let about = |error: aerie_objects::Error| Error::about(path, error);
-        let (report, replayed) = match repair {
-            true => {
+        let (report, replayed) = match (repair, directory::is_at(path)) {
+            (true, true) => {
+                let store = directory::open(path, &MapOptions::default())?;
+                checked(path, &store.memory(), Replayed::InPlace)
+            }
+            (true, false) => {
                 let memory = Arc::new(MappedPmem::open(path, &MapOptions::default())?);
-                must_be_store(path, &memory)?;
-                let is_replayed = aerie_objects::recover(&memory).map_err(about)?;
-                (
-                    pxfs::check(&memory),
-                    is_replayed.then_some(Replayed::InPlace),
-                )
+                checked(path, &memory, Replayed::InPlace)
             }
-            false => {
+            (false, true) => checked(path, &directory::look(path)?.1, Replayed::InMemory),
+            (false, false) => {
                 let memory = Arc::new(Overlay::new(open_read_only(path)?));
-                must_be_store(path, &memory)?;
-                // A damaged superblock or log: the checker says more about it.
-                let is_replayed = aerie_objects::recover(&memory).unwrap_or(false);
-                (
-                    pxfs::check(&memory),
-                    is_replayed.then_some(Replayed::InMemory),
-                )
+                checked(path, &memory, Replayed::InMemory)
             }
-        };
+        }?;
         Ok(Checked {
             replayed,
             marks: Marks::default(),
@@ -173,6 +195,13 @@ impl Engine for PxfsEngine {
 
     fn info(&self, image: &Image) -> Result<Info> {
         let path = at_start(NAME, image)?;
+        if directory::is_at(path) {
+            let (store, memory) = directory::look(path)?;
+            let superblock = probe(path, &memory)?;
+            let inside = open(memory, true, Atime::Never).map_err(|error| error.to_string());
+            let inside = inside.and_then(|fs| fs.statfs().map_err(|errno| errno.to_string()));
+            return Ok(described(path, &superblock, store.durability(), inside));
+        }
         let memory = open_read_only(path)?;
         let durability = memory.durability();
         let superblock = probe(path, &memory)?;
@@ -183,6 +212,11 @@ impl Engine for PxfsEngine {
 
     fn dump(&self, image: &Image, what: &Selection, out: &mut dyn Write) -> Result<()> {
         let path = at_start(NAME, image)?;
+        if directory::is_at(path) {
+            let (_store, memory) = directory::look(path)?;
+            aerie_objects::recover(&memory).map_err(|e| Error::about(path, e))?;
+            return pxfs::dump(&memory, what, out).map_err(|e| Error::about(path, e));
+        }
         let memory = Arc::new(Overlay::new(open_read_only(path)?));
         aerie_objects::recover(&memory).map_err(|e| Error::about(path, e))?;
         pxfs::dump(&memory, what, out).map_err(|e| Error::about(path, e))
@@ -247,6 +281,21 @@ fn open<P: Pmem + 'static>(memory: P, read_only: bool, atime: Atime) -> Opening 
 
 fn writable<P: Pmem + 'static>(memory: P, clock: Arc<dyn Clock>, atime: Atime) -> Opening {
     Ok(Arc::new(Pxfs::open(Arc::new(memory), clock, atime)?))
+}
+
+/// Replays the log, and checks what it leaves.
+fn checked<P: Pmem + Clone>(
+    path: &Path,
+    memory: &P,
+    target: Replayed,
+) -> Result<(Report, Option<Replayed>)> {
+    must_be_store(path, memory)?;
+    let is_replayed = match (aerie_objects::recover(memory), target) {
+        (Err(error), Replayed::InPlace) => return Err(Error::about(path, error)),
+        // A damaged superblock or log: the checker says more about it.
+        (replayed, _) => replayed.unwrap_or(false),
+    };
+    Ok((pxfs::check(memory), is_replayed.then_some(target)))
 }
 
 /// A damaged store has the magic number. Without it, the file is not a store.

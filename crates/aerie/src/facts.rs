@@ -3,14 +3,14 @@
 use aerie_objects::layout::VERSION;
 use aerie_objects::{PAGE, Superblock};
 use engine::{Error, Result};
-use medium::MappedPmem;
+use medium::Pmem;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// The name of the engine.
 pub(crate) const NAME: &str = "pxfs";
 
-pub(crate) fn probe(path: &Path, memory: &MappedPmem) -> Result<Superblock> {
+pub(crate) fn probe<P: Pmem>(path: &Path, memory: &P) -> Result<Superblock> {
     Superblock::load(memory).map_err(|e| Error::about(path, e))
 }
 

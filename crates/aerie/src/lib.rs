@@ -2,6 +2,7 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+mod directory;
 mod engine;
 mod facts;
 mod service;

@@ -1,8 +1,9 @@
 //! The service of an image, and mounts of its clients.
 
+use crate::directory;
 use crate::facts::{NAME, about, probe};
 use aerie_client::Client;
-use aerie_server::Limits;
+use aerie_server::{Limits, Serving};
 use clap::Args;
 use engine::memory::{MapArgs, Region, at_start};
 use engine::{Error, MountRequest, Opened, Prepared, Result, Service, ServiceRequest};
@@ -28,6 +29,9 @@ pub(crate) struct ServeArgs {
 /// Starts the service of an image.
 pub(crate) fn serve(request: &ServiceRequest, args: &ServeArgs) -> Result<Service> {
     let path = at_start(NAME, &request.image)?;
+    if path.is_dir() {
+        return serve_directory(request, args);
+    }
     let memory = args.map.map(path, false)?;
     let effective = memory.durability();
     let mut facts = about(&probe(path, &memory)?);
@@ -40,23 +44,58 @@ pub(crate) fn serve(request: &ServiceRequest, args: &ServeArgs) -> Result<Servic
         Region::Plain(memory) => start(*memory, path, &request.socket, limits),
         Region::Wrapped(memory) => start(memory, path, &request.socket, limits),
     }?;
+    facts.insert("lease_seconds".into(), json!(args.lease));
+    let mut service = described(serving, path, effective, facts);
+    service.notes.extend(note);
+    Ok(service)
+}
+
+/// Starts the service of a protected store.
+fn serve_directory(request: &ServiceRequest, args: &ServeArgs) -> Result<Service> {
+    let path = &request.image.path;
+    if args.map.simulates() {
+        let why = "a protected store cannot be slower than it is; leave out --emulate-latency";
+        return Err(Error::about(path, why));
+    }
+    let store = Arc::new(directory::open(path, &args.map.options(false))?);
+    let (memory, effective) = (store.memory(), store.durability());
+    let mut facts = about(&probe(path, &memory)?);
+    facts.insert("lease_seconds".into(), json!(args.lease));
+    facts.insert("protected".into(), json!(true));
+    let clock = Arc::new(SystemClock);
+    let fs = Pxfs::open_protected(memory, store.clone(), clock, Atime::Never);
+    let fs = fs.map_err(|e| Error::about(path, e))?;
+    let limits = Limits {
+        lease: Duration::from_secs(args.lease),
+        ..Limits::default()
+    };
+    let serving = aerie_server::serve_protected(fs, &store, &request.socket, limits);
+    let serving = serving.map_err(|e| Error::about(&request.socket, e))?;
+    Ok(described(serving, path, effective, facts))
+}
+
+/// A service that runs.
+fn described(
+    serving: Serving,
+    path: &Path,
+    effective: EffectiveDurability,
+    mut facts: Map<String, Value>,
+) -> Service {
     let socket = serving.socket().display();
-    let mut notes = vec![
+    let notes = vec![
         format!("{} is served at {socket}", path.display()),
         format!("durability: {effective}: {}", effective.describe()),
     ];
-    notes.extend(note);
     facts.insert("socket".into(), json!(serving.socket()));
-    facts.insert("lease_seconds".into(), json!(args.lease));
     facts.insert("durability".into(), json!(effective.to_string()));
-    Ok(Service {
+    Service {
         about: facts,
         notes,
         stop: Box::new(move || {
             serving.stop();
             Ok(())
         }),
-    })
+    }
 }
 
 fn start<P: Pmem + 'static>(
@@ -64,7 +103,7 @@ fn start<P: Pmem + 'static>(
     path: &Path,
     socket: &Path,
     limits: Limits,
-) -> Result<aerie_server::Serving> {
+) -> Result<Serving> {
     let image = File::options().read(true).write(true).open(path);
     let image = image.map_err(|e| Error::about(path, e))?;
     let fs = Pxfs::open(Arc::new(memory), Arc::new(SystemClock), Atime::Never);

@@ -76,6 +76,7 @@ use clap::{ArgMatches, Command};
 use medium::Pmem;
 use medium::block::BlockDevice;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use vfs::{BlockSystem, FileSystem, Guarantees, System};
 
@@ -145,6 +146,25 @@ pub trait Engine: Sync {
     fn mkfs(&self, image: &Image, identity: &Identity, options: &ArgMatches) -> Result<String> {
         let _ = (image, identity, options);
         Err(self.lacks("mkfs: it has no images"))
+    }
+
+    /// Makes an empty file system of `bytes` bytes in a new or empty directory, if the options ask for that.
+    /// Returns one line that describes it.
+    fn mkfs_directory(
+        &self,
+        path: &Path,
+        bytes: u64,
+        identity: &Identity,
+        options: &ArgMatches,
+    ) -> Option<Result<String>> {
+        let _ = (path, bytes, identity, options);
+        None
+    }
+
+    /// Whether a directory has a file system of this engine.
+    fn is_directory(&self, path: &Path) -> bool {
+        let _ = path;
+        false
     }
 
     /// Locks an image for a mount, without a write. `between` wraps the medium of the file system.

@@ -52,12 +52,21 @@ impl MapArgs {
     /// # Errors
     /// It cannot be mapped, or is in use.
     pub fn map(&self, path: &Path, read_only: bool) -> Result<MappedPmem> {
-        let map = MapOptions {
+        Ok(MappedPmem::open(path, &self.options(read_only))?)
+    }
+
+    /// The options of such a mapping.
+    pub fn options(&self, read_only: bool) -> MapOptions {
+        MapOptions {
             durability: self.durability.unwrap_or_default(),
             read_only,
             ..MapOptions::default()
-        };
-        Ok(MappedPmem::open(path, &map)?)
+        }
+    }
+
+    /// Whether slower memory is simulated.
+    pub fn simulates(&self) -> bool {
+        self.emulate_latency.is_some()
     }
 
     /// The region of a mount, and a note if it simulates slower memory.

@@ -59,11 +59,14 @@ pub fn with_images() -> impl Iterator<Item = &'static dyn Engine> {
         .filter(|engine| engine.magic().is_some())
 }
 
-/// The engine of an image's format.
+/// The engine of an image's format, or of a directory.
 ///
 /// # Errors
 /// If the image cannot be read.
 pub fn of_image(path: &Path, offset_bytes: u64) -> std::io::Result<Option<&'static dyn Engine>> {
+    if let Some(found) = all().iter().find(|engine| engine.is_directory(path)) {
+        return Ok(Some(*found));
+    }
     Ok(match engine::magic::find(all(), path, offset_bytes)? {
         Some(engine::magic::Held::Engine(engine)) => Some(engine),
         Some(engine::magic::Held::Foreign(_)) | None => None,

@@ -61,6 +61,15 @@ impl Args {
         }
         let options = self.options.of(engine);
         let options = options.map_err(|e| Failure::new(e).with_code(code::USAGE))?;
+        if let Some(bytes) = self.size {
+            let identity = identity()?;
+            let made = engine.mkfs_directory(path, bytes, &identity, &options);
+            if let Some(made) = made {
+                let made = made.map_err(Failure::new)?;
+                output::print(format!("{}: {made}\n", path.display()))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
         check_unclaimed(path, self.force).map_err(Failure::new)?;
         let there = path.try_exists().map_err(|e| Failure::about(path, e))?;
         if there && !self.force {
@@ -100,12 +109,7 @@ impl Args {
     }
 
     fn format(&self, engine: &dyn Engine, options: &clap::ArgMatches) -> Outcome {
-        let identity = Identity {
-            uuid: new_uuid()?,
-            uid: getuid().as_raw(),
-            gid: getgid().as_raw(),
-            now: SystemClock.now(),
-        };
+        let identity = identity()?;
         let image = Image {
             over_idle_loops: self.force,
             ..Image::whole(&self.path)
@@ -132,6 +136,16 @@ impl Args {
             _ => Ok(()),
         }
     }
+}
+
+/// Owner, UUID and time of a new file system.
+fn identity() -> Result<Identity, Failure> {
+    Ok(Identity {
+        uuid: new_uuid()?,
+        uid: getuid().as_raw(),
+        gid: getgid().as_raw(),
+        now: SystemClock.now(),
+    })
 }
 
 /// A random identity: version 4, variant 1, as RFC 9562 marks them.

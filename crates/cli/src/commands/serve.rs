@@ -19,7 +19,7 @@ use std::process::ExitCode;
 /// With the environment variable NOTIFY_SOCKET it reports to systemd when it is ready.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image
+    /// The image, or the directory of a protected store
     #[arg(value_name = "PATH")]
     image: PathBuf,
     /// The socket to make, at which programs connect; who may use it is decided by the

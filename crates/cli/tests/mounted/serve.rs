@@ -131,6 +131,35 @@ fn what_cannot_be_served_is_refused() {
     assert!(stderr(&refused).contains("bpfs"), "{}", stderr(&refused));
 }
 
+/// A directory in place of an image.
+#[test]
+fn a_protected_store_is_served_and_checked() {
+    let place = Fixture::new();
+    let store = place.image_str();
+    let make = ["mkfs", "--type", "pxfs", "--protect", store];
+    let refused = run(1, &make);
+    assert!(stderr(&refused).contains("--size"), "{}", stderr(&refused));
+    let made = run(0, &[&make[..], &["--size", "16M"]].concat());
+    assert!(stdout(&made).contains("protected"), "{}", stdout(&made));
+    run(1, &[&make[..], &["--size", "16M"]].concat());
+    let info = run(0, &["info", store]);
+    assert!(stdout(&info).contains("pxfs"), "{}", stdout(&info));
+    let refused = run(32, &["mount", store, place.dir_str()]);
+    assert!(stderr(&refused).contains("serve"), "{}", stderr(&refused));
+    let server = serve(&place, &[]);
+    run(0, &["mount", socket(&place), place.dir_str()]);
+    fs::write(place.dir().join("file"), "text").unwrap();
+    assert!(stderr(&run(8, &["fsck", store])).contains("in use"));
+    place.umount();
+    end(&place, server);
+    let server = serve(&place, &[]);
+    run(0, &["mount", socket(&place), place.dir_str()]);
+    let kept = fs::read_to_string(place.dir().join("file"));
+    assert_eq!(kept.unwrap(), "text");
+    place.umount();
+    end(&place, server);
+}
+
 #[test]
 fn the_unit_of_systemd_is_valid() {
     let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else {
