@@ -39,7 +39,7 @@ const GENERATIONS: u32 = 64;
 const LOOSE_MAX: usize = 1024;
 
 /// The shard of a node. The nodes of a page are in few shards, since a thread makes inodes in pages of its
-/// own. Those that were made one after the other are in several: they can be directories of several threads.
+/// own. Those that were made in sequence are in several: they can be directories of several threads.
 fn shard(ino: Ino) -> usize {
     // Mostly each second line of a page is an inode, and its dentry comes after it.
     let (page, inode) = (ino.0 / LINES, ino.0 / 2);
