@@ -149,8 +149,9 @@ impl crate::process::Process {
         if let Some(fs) = self.connected()
             && let Err(errno) = self.backend.finish(&*fs)
         {
-            let id = kernel::process_id();
-            eprintln!("selvedge run: the last changes of process {id} are lost: {errno}");
+            // The text of an error takes memory of libc, which holds its locks during a fork.
+            let (id, number) = (kernel::process_id(), errno.raw_os_error());
+            eprintln!("selvedge run: the last changes of process {id} are lost (errno {number})");
         }
     }
 }

@@ -136,3 +136,21 @@ fn a_run_without_a_mount_or_a_service() {
     assert!(!output.status.success());
     assert!(stderr(&output).contains("socket"), "{}", stderr(&output));
 }
+
+/// A fork sends the changes. Its message about an error must not wait for locks that libc holds meanwhile.
+#[test]
+fn a_fork_after_the_end_of_the_service_goes_on() {
+    let (place, mut server) = served(&[]);
+    let script = format!(
+        r#"export LC_ALL=C.UTF-8
+        timeout -s KILL 60 bash -c 'echo text >"$0/file"; kill -9 {}; for n in 1 2 3; do (true); done
+            cat "$0/file" || echo gone' "$1""#,
+        server.pid()
+    );
+    let output = shell(&place, &["--no-mount"], &script);
+    assert_eq!(stdout(&output), "gone\n", "{}", stderr(&output));
+    let lost = "are lost (errno 19)";
+    assert!(stderr(&output).contains(lost), "{}", stderr(&output));
+    assert_eq!(server.wait(), None);
+    place.fsck();
+}

@@ -226,7 +226,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 Ok(())
             }
             Err(errno) => {
-                let why = format!("the calls were not shipped: {errno}");
+                // Under `selvedge run` a fork may hold locks that the text of an error needs.
+                let number = errno.raw_os_error();
+                let why = format!("the calls were not shipped (errno {number})");
                 self.drop_all(&mut state, why);
                 Err(errno)
             }
