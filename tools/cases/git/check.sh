@@ -5,8 +5,12 @@
 set -euo pipefail
 dir=${1:?usage: check.sh DIR}
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
-# Without a configuration the repository has not been made.
-[ -s "$dir/work/.git/config" ] && [ -s "$dir/work/.git/HEAD" ] || exit 0
+git=$dir/work/.git
+# Git makes a repository in steps, the objects last. Before that there is no branch.
+if [ ! -s "$git/config" ] || [ ! -s "$git/HEAD" ] || [ ! -d "$git/objects" ]; then
+    [ ! -e "$git/refs/heads/main" ] && [ ! -e "$git/packed-refs" ]
+    exit
+fi
 cd "$dir/work"
 git -c safe.directory='*' fsck --full --strict --no-progress --no-dangling
 branch=.git/refs/heads/main
