@@ -87,7 +87,14 @@ fn two_processes_of_a_run_share_a_database_with_a_mount() {
     crate::fixture::run(0, &["mount", socket(&place), place.dir_str()]);
     let script = r#"
         python3 - "$1/db" <<'END'
-import sqlite3, subprocess, sys
+import fcntl, mmap, sqlite3, subprocess, sys
+locked = open(sys.argv[1] + '.locked', 'w+b', buffering=0)
+locked.write(bytes(4096))
+fcntl.lockf(locked, fcntl.LOCK_EX)
+mapped = mmap.mmap(locked.fileno(), 4096)
+take = 'import fcntl, sys; fcntl.lockf(open(sys.argv[1], "r+"), fcntl.LOCK_EX | fcntl.LOCK_NB)'
+taken = subprocess.run([sys.executable, '-c', take, locked.name], stderr=subprocess.PIPE)
+print(b'BlockingIOError' in taken.stderr)
 work = '''
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
@@ -104,7 +111,12 @@ print([one.wait() for one in both])
 END
     "#;
     let output = shell(&place, &["--stats"], script);
-    assert_eq!(stdout(&output), "wal\n[0, 0]\n", "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "True\nwal\n[0, 0]\n",
+        "{}",
+        stderr(&output)
+    );
     assert!(count(&output, "  to the mount: shared mappings") > 0);
     let look = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); \
          print(db.execute('select count(*), max(n) from t').fetchone(), \

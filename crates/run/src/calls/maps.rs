@@ -5,8 +5,10 @@
 
 use super::{Answer, Call, Stop};
 use crate::kernel;
+use crate::process::{File, LockOf};
 use crate::shared::Reason;
 use libc::*;
+use std::sync::PoisonError;
 use vfs::{Errno, FileSystem};
 
 /// A private mapping of more bytes is made of the file on the mount, if there is one.
@@ -30,10 +32,7 @@ pub(crate) fn map(call: &Call) -> Answer {
     }
     if is_mounted && (!is_private || len > COPIED_MAX) {
         call.process.count(Reason::SharedMapping);
-        let fd = super::locks::on_mount(call.process, &file, true)?;
-        let mapped = call.with([address, len, protection, call.args[3], fd.into(), offset]);
-        kernel::close(fd)?;
-        return Ok(mapped?);
+        return on_mount(call, &file, !is_private);
     }
     if !offset.is_multiple_of(4096) {
         return Err(Errno::INVAL.into());
@@ -51,6 +50,27 @@ pub(crate) fn map(call: &Call) -> Answer {
     let protected = kernel::result(unsafe { crate::abi::syscall(SYS_mprotect, set) });
     read.and(protected)?;
     Ok(mapped)
+}
+
+/// Maps the file on the mount. To close a descriptor of it drops the locks of the process. So a file with locks is
+/// mapped by the descriptor that has them, which may be one for writing, too.
+fn on_mount(call: &Call, file: &File, is_shared: bool) -> Answer {
+    let [address, len, protection, flags, _, offset] = call.args;
+    let map = |fd: u32| call.with([address, len, protection, flags, fd.into(), offset]);
+    let locks = &call.process.locks;
+    let locks = locks.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(fd) = locks.get(&LockOf::Process(file.ino())) {
+        if is_shared && protection & PROT_WRITE as u64 != 0 {
+            file.may_write().map_err(|_| Errno::ACCESS)?;
+        }
+        // The kernel asks for the size: the file may have grown since that open.
+        kernel::device_and_inode(None, *fd as i32)?;
+        return Ok(map(*fd)?);
+    }
+    let fd = super::locks::on_mount(call.process, file, true)?;
+    let mapped = map(fd);
+    kernel::close(fd)?;
+    Ok(mapped?)
 }
 
 fn fill(
