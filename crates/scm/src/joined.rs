@@ -57,13 +57,11 @@ impl Joined {
         bytes: u64,
         options: &MapOptions,
     ) -> Result<Self, ScmError> {
-        let identities = Window::new(&*source, Part::Identities, options)?;
         let pages = bytes / PAGE_BYTES;
-        identities.must_be_table_of(pages)?;
         Ok(Self {
+            identities: Window::identities(&*source, pages, options)?,
             source,
             options: *options,
-            identities,
             pages,
             windows: unset(PARTS),
             end: AtomicU32::new(0),

@@ -137,7 +137,7 @@ impl Server {
         })
     }
 
-    /// The path of the socket; empty if there is none.
+    /// The path of the socket. A server without a socket has an empty path.
     pub fn path(&self) -> &Path {
         self.path.as_deref().unwrap_or(Path::new(""))
     }

@@ -63,10 +63,15 @@ impl Window {
         })
     }
 
-    /// Refuses what is too short for the identity table of a partition.
-    pub(crate) fn must_be_table_of(&self, pages: u64) -> Result<(), ScmError> {
-        match self.memory.len() >= changes_off(pages) + 8 {
-            true => Ok(()),
+    /// Maps the identity table of a partition with this many pages.
+    pub(crate) fn identities(
+        source: &dyn Source,
+        pages: u64,
+        options: &MapOptions,
+    ) -> Result<Self, ScmError> {
+        let table = Self::new(source, Part::Identities, options)?;
+        match table.memory.len() >= changes_off(pages) + 8 {
+            true => Ok(table),
             false => Err(ScmError::Refused(
                 "the identity table is shorter than the partition".to_owned(),
             )),
@@ -103,13 +108,11 @@ impl Space {
         bytes: u64,
         options: &MapOptions,
     ) -> Result<Self, ScmError> {
-        let identities = Window::new(&*source, Part::Identities, options)?;
         let pages = bytes / PAGE_BYTES;
-        identities.must_be_table_of(pages)?;
         Ok(Self {
+            identities: Window::identities(&*source, pages, options)?,
             source,
             options: *options,
-            identities,
             windows: RwLock::default(),
             pages,
         })
