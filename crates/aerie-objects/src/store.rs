@@ -121,6 +121,12 @@ impl<P: Pmem> Store<Overlay<P>> {
         self.space.lock().taken_private()
     }
 
+    /// Number of those pages that are not reserved.
+    pub fn missing(&self) -> u64 {
+        let space = self.space.lock();
+        space.taken_private().saturating_sub(space.reserved().0) as u64
+    }
+
     /// Takes pages that the speculation could still use.
     pub fn take_reserved(&self, pages: usize) -> Vec<u64> {
         let mut space = self.space.lock();

@@ -2,15 +2,13 @@
 //!
 //! They are in several parts, so that threads which use different objects seldom wait for each other.
 
-use aerie_objects::ObjectId;
+use aerie_objects::{HEADER_BYTES, ObjectId};
 use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 use vfs::sync::Mutex;
 
 /// Parts of the table. Neighbouring headers are in different ones.
 const PARTS: u64 = 32;
-/// Bytes of a header, whose offset is most of an id.
-const HEADER: u64 = 128;
 
 type Part = CachePadded<Mutex<HashMap<ObjectId, u64>>>;
 
@@ -25,7 +23,7 @@ impl Default for References {
 
 impl References {
     fn part(&self, object: ObjectId) -> &Part {
-        &self.0[(object.to_bits() / HEADER % PARTS) as usize]
+        &self.0[(object.header() / HEADER_BYTES % PARTS) as usize]
     }
 
     /// Takes a reference.

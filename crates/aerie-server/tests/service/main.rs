@@ -2,6 +2,7 @@
 //!
 //! A test can start this program again as a client, also as another user. The harness is therefore not
 //! the standard one. Tests with other users need root. `tools/fuzz` makes a program of libFuzzer of it.
+// libFuzzer has its own `main`, and calls only what `fuzz` uses.
 #![cfg_attr(fuzzing, no_main, allow(dead_code))]
 
 mod classes;

@@ -13,7 +13,7 @@
 //!   fsync or sync.
 //! - **C5** A call fails with `ENOSPC` if there is no space for it: the pages that the service will need for the
 //!   batch are reserved, and given back at its begin. A call that needs more than the service reserves for one
-//!   client is accepted while so much is free, and may be refused after all.
+//!   client is accepted if it is alone in its batch and so much is free, and may be refused after all.
 //! - **C6** A call that needs a page which this process may not read fails with `EREMOTE`. It has no effect
 //!   after the next ship.
 //!
@@ -421,9 +421,11 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     /// of the batch have reserved and do not need any more, and tries again. A call that is alone in its batch
     /// may need more than the service reserves for one client.
     fn must_fit(&self) -> Result<()> {
-        let needed = self.fs.store.taken_private();
-        self.refill([needed, 0])?;
-        let missing = needed.saturating_sub(self.fs.store.reserved().0) as u64;
+        if self.fs.store.missing() == 0 {
+            return Ok(());
+        }
+        self.refill([self.fs.store.taken_private(), 0])?;
+        let missing = self.fs.store.missing();
         if missing == 0 {
             return Ok(());
         }
