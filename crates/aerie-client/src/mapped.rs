@@ -22,7 +22,7 @@ use crate::remote::Remote;
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
-use pxfs::InPlace;
+use pxfs::{InPlace, WRITE_MAX};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -308,6 +308,20 @@ impl<P: Memory> Mapped<P> {
         })
     }
 
+    fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        if self.clerk.host().contended.has(LockId(ino.0)) {
+            let write = |fs: &Speculation<P>| fs.write_in_place(cx, ino, off, data);
+            match self.call(Need::Overwrite(ino), write)? {
+                InPlace::Impossible => {}
+                InPlace::Done => return Ok(data.len()),
+                InPlace::Touched => return self.ship().map(|()| data.len()),
+            }
+        }
+        let need = Need::Inode(ino, Exclusive);
+        let written = self.change(need, |fs| fs.write(cx, ino, off, data));
+        self.or_remote(cx, written, |remote| remote.write(cx, ino, off, data))
+    }
+
     /// Reports the end of the session, once.
     fn ended(&self, why: &LockError) -> Errno {
         if let LockError::Refused(..) = why {
@@ -499,18 +513,18 @@ impl<P: Memory> FileSystem for Mapped<P> {
         self.or_remote(cx, read, |remote| remote.read(cx, ino, off, buf))
     }
 
+    /// Writes parts, each with the room that a shipment of those before gives back. If one fails, those before
+    /// it are written.
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
-        if self.clerk.host().contended.has(LockId(ino.0)) {
-            let write = |fs: &Speculation<P>| fs.write_in_place(cx, ino, off, data);
-            match self.call(Need::Overwrite(ino), write)? {
-                InPlace::Impossible => {}
-                InPlace::Done => return Ok(data.len()),
-                InPlace::Touched => return self.ship().map(|()| data.len()),
+        let (first, rest) = data.split_at(data.len().min(WRITE_MAX));
+        let mut written = self.write_part(cx, ino, off, first)?;
+        for part in rest.chunks(WRITE_MAX) {
+            match self.write_part(cx, ino, off.saturating_add(written as u64), part) {
+                Ok(count) => written += count,
+                Err(_) => break,
             }
         }
-        let need = Need::Inode(ino, Exclusive);
-        let written = self.change(need, |fs| fs.write(cx, ino, off, data));
-        self.or_remote(cx, written, |remote| remote.write(cx, ino, off, data))
+        Ok(written)
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {

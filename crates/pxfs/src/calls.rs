@@ -1,6 +1,6 @@
 //! The calls of [`FileSystem`].
 
-use crate::data::PART;
+use crate::data::WRITE_MAX;
 use crate::error::{Fault, Res};
 use crate::fs::{By, Pxfs};
 use crate::inode::{self, Inode};
@@ -314,8 +314,8 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         let by = moment.by(cx);
         self.may_write(ino, off, data.len() as u64)
             .map_err(Fault::errno)?;
-        for (n, part) in data.chunks(PART).enumerate() {
-            let at = off + (n * PART) as u64;
+        for (n, part) in data.chunks(WRITE_MAX).enumerate() {
+            let at = off + (n * WRITE_MAX) as u64;
             self.change(|tx| self.write_bytes(tx, by, ino, at, part))
                 .map_err(Fault::errno)?;
         }

@@ -11,8 +11,8 @@ use aerie_objects::{Load, ObjectId, PAGE, Transaction, next_page, page};
 use medium::Pmem;
 use vfs::{Errno, Fallocate, Ino, SeekKind, end_of, must_be_regular, perm};
 
-/// Most bytes of a transaction. A longer write is several.
-pub(crate) const PART: usize = 2 << 20;
+/// Most bytes of a write that are atomic. A longer write is several.
+pub const WRITE_MAX: usize = 2 << 20;
 pub(crate) const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 /// The parts of a range in each page: index, first byte in the page, and the range in the buffer.

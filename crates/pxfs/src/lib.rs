@@ -41,6 +41,7 @@ mod values;
 
 pub use calls::guarantees;
 pub use check::check;
+pub use data::WRITE_MAX;
 #[cfg(feature = "engine")]
 pub use dump::{DumpError, dump};
 pub use fs::Pxfs;

@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         between_processes,
     ),
     ("contents_are_overwritten_beside_readers", beside_readers),
+    ("a_long_write_takes_more_than_a_reserve", long_write),
     ("calls_in_turns_have_the_results_of_one_client", in_turns),
     ("calls_at_a_time_have_the_results_of_some_order", some_order),
     (
@@ -46,6 +47,32 @@ fn at_once() {
         );
     }
     drop(clients);
+    service.stop();
+    world.check();
+}
+
+/// A write needs more pages than the service reserves for one client. One that does not fit is cut.
+fn long_write() {
+    let world = World::new();
+    let service = world.serve(Limits {
+        reserve: 700,
+        ..Limits::default()
+    });
+    let (client, cx) = (world.client(), &Ctx::root());
+    let file = make(&client, Ino::ROOT, "file", b"").ino;
+    let long: Vec<u8> = (0..11_u32 << 18).flat_map(u32::to_le_bytes).collect();
+    assert_eq!(client.write(cx, file, 0, &long), Ok(long.len()));
+    let end = long.len() as u64;
+    let more = client.write(cx, file, end, &long).unwrap();
+    assert!(more > 0 && more < long.len(), "{more}");
+    client.sync().unwrap();
+    let full = client.write(cx, file, end + more as u64, &long);
+    assert!(matches!(full, Err(Errno::NOSPC)), "{full:?}");
+    let mut read = vec![0; 2 * long.len()];
+    let all = long.len() + more;
+    assert_eq!(client.read(cx, file, 0, &mut read), Ok(all));
+    assert!(read[..all] == [&long[..], &long[..more]].concat());
+    client.close().unwrap();
     service.stop();
     world.check();
 }

@@ -43,8 +43,6 @@ use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, OpenFlags, Result, StatFs, Timest
 /// Headers or pages that are asked for at first, and at most.
 const FIRST_REQUEST: usize = 64;
 const LARGEST_REQUEST: usize = 4096;
-/// Most requests of a call that needs more than the service grants at once.
-const REQUESTS: usize = 4;
 
 /// The service, as a client reaches it. A speculation waits for the answers inside its calls.
 pub trait Host: Send + Sync {
@@ -392,9 +390,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Sees to it that this many pages and headers are reserved, if there is space. The service grants a part of
-    /// what is free at a time, so that one client does not take all.
+    /// what is free at a time, and nothing above its limit, so that one client does not take all.
     fn refill(&self, wanted: [usize; 2]) -> Result<()> {
-        for _ in 0..REQUESTS {
+        loop {
             let (pages, headers) = self.fs.store.reserved();
             if pages >= wanted[0] && headers >= wanted[1] {
                 return Ok(());
@@ -414,7 +412,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             self.fs.store.extend(&more);
             state.reserve.append(more);
         }
-        Ok(())
     }
 
     /// Fails if the service will have no pages for the batch. The caller ships then, which frees what the calls

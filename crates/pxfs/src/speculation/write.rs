@@ -1,7 +1,7 @@
 //! Writes of a client.
 
 use super::{Access, Host, Speculation};
-use crate::data::{PART, ZEROS, parts};
+use crate::data::{WRITE_MAX, ZEROS, parts};
 use crate::error::{Fault, Res};
 use crate::inode::Inode;
 use aerie_objects::{PAGE, page};
@@ -26,8 +26,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.fs
             .shared(|| self.fs.may_write(ino, off, len))
             .and_then(|file| self.open_for_writing(cx, &file))?;
-        for (n, part) in data.chunks(PART).enumerate() {
-            self.write_part(cx, ino, off + (n * PART) as u64, part)?;
+        for (n, part) in data.chunks(WRITE_MAX).enumerate() {
+            self.write_part(cx, ino, off + (n * WRITE_MAX) as u64, part)?;
         }
         Ok(data.len())
     }
@@ -38,7 +38,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     /// # Errors
     /// As `write`.
     pub fn write_in_place(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<InPlace> {
-        if !self.is_trusted || self.access != Access::ReadWrite || data.len() > PART {
+        if !self.is_trusted || self.access != Access::ReadWrite || data.len() > WRITE_MAX {
             return Ok(InPlace::Impossible);
         }
         let written = self.overwrite(cx, ino, off, data, true)?;
