@@ -21,10 +21,18 @@ pub enum Schedule {
     /// After each operation and after the last, in waves of a few blocks. They are drawn by this
     /// seed from all blocks that can be written.
     Any(u32),
+    /// One wave after some of the operations: after number `first`, from 0, and then after every
+    /// `period` ones.
+    Every {
+        /// Operations from one wave to the next, at least 1.
+        period: u32,
+        /// The operation with the first wave after it.
+        first: u32,
+    },
 }
 
 impl Schedule {
-    /// Every schedule.
+    /// The schedules that tests of engines run by default.
     pub const ALL: [Schedule; 6] = [
         Schedule::Sync,
         Schedule::Each,
@@ -39,7 +47,27 @@ impl Schedule {
         match self {
             Schedule::Ones => 1,
             Schedule::Twos => 2,
-            Schedule::Sync | Schedule::Each | Schedule::Waves | Schedule::Any(_) => 1024,
+            Schedule::Sync
+            | Schedule::Each
+            | Schedule::Waves
+            | Schedule::Any(_)
+            | Schedule::Every { .. } => 1024,
+        }
+    }
+
+    /// Whether one wave is written after operation number `n`.
+    pub(crate) fn writes_after(self, n: usize) -> bool {
+        match self {
+            Schedule::Each => true,
+            Schedule::Every { period, first } => {
+                let since = n.checked_sub(first as usize);
+                since.is_some_and(|since| since.is_multiple_of(period.max(1) as usize))
+            }
+            Schedule::Sync
+            | Schedule::Ones
+            | Schedule::Twos
+            | Schedule::Waves
+            | Schedule::Any(_) => false,
         }
     }
 }
@@ -53,6 +81,7 @@ impl Display for Schedule {
             Schedule::Twos => "twos",
             Schedule::Waves => "waves",
             Schedule::Any(seed) => return write!(f, "any{seed}"),
+            Schedule::Every { period, first } => return write!(f, "every{period}+{first}"),
         })
     }
 }
@@ -61,11 +90,17 @@ impl FromStr for Schedule {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let drawn = s.strip_prefix("any").and_then(|seed| seed.parse().ok());
+        let drawn = || s.strip_prefix("any")?.parse().ok().map(Schedule::Any);
+        let every = || {
+            let (period, first) = s.strip_prefix("every")?.split_once('+')?;
+            let (period, first) = (period.parse().ok()?, first.parse().ok()?);
+            (period > 0).then_some(Schedule::Every { period, first })
+        };
         let named = || Schedule::ALL.into_iter().find(|x| x.to_string() == s);
-        drawn.map(Schedule::Any).or_else(named).ok_or_else(|| {
+        drawn().or_else(every).or_else(named).ok_or_else(|| {
             format!(
-                "`{s}` is not a schedule of write-back (sync, each, ones, twos, waves, anySEED)"
+                "`{s}` is not a schedule of write-back (sync, each, ones, twos, waves, anySEED, \
+                 everyPERIOD+FIRST)"
             )
         })
     }

@@ -57,7 +57,16 @@ mod tests {
 
     #[test]
     fn a_setting_survives_its_text() {
-        for text in ["words", "lines", "each", "any7", "words.sync", "lines.any1"] {
+        for text in [
+            "words",
+            "lines",
+            "each",
+            "any7",
+            "every8+3",
+            "words.sync",
+            "lines.any1",
+            "words.every2+0",
+        ] {
             let setting: Setting = text.parse().expect(text);
             assert_eq!(setting.to_string(), text);
         }
@@ -65,7 +74,15 @@ mod tests {
 
     #[test]
     fn other_text_is_refused() {
-        for text in ["", "word", "each.words", "words.", "words.each.ones"] {
+        for text in [
+            "",
+            "word",
+            "each.words",
+            "words.",
+            "words.each.ones",
+            "every0+1",
+            "every3",
+        ] {
             assert!(text.parse::<Setting>().is_err(), "{text}");
         }
     }

@@ -116,9 +116,12 @@ impl Drawn {
     pub(crate) fn of_seed(schedule: Schedule) -> Option<Self> {
         match schedule {
             Schedule::Any(seed) => Some(Self::new(seed.into())),
-            Schedule::Sync | Schedule::Each | Schedule::Ones | Schedule::Twos | Schedule::Waves => {
-                None
-            }
+            Schedule::Sync
+            | Schedule::Each
+            | Schedule::Ones
+            | Schedule::Twos
+            | Schedule::Waves
+            | Schedule::Every { .. } => None,
         }
     }
 
@@ -278,18 +281,10 @@ impl<'a, M: Medium> Run<'a, M> {
         }
         let writes = match (&mut live.drawn, self.start.setting.schedule) {
             (Some(drawn), _) => drawn.write_a_few(&live.still).map(|()| true)?,
-            (None, Some(Schedule::Each)) => (live.still.write_some)().map(|_| true)?,
-            (
-                None,
-                None
-                | Some(
-                    Schedule::Sync
-                    | Schedule::Ones
-                    | Schedule::Twos
-                    | Schedule::Waves
-                    | Schedule::Any(_),
-                ),
-            ) => op.synced().is_some(),
+            (None, Some(schedule)) if schedule.writes_after(i) => {
+                (live.still.write_some)().map(|_| true)?
+            }
+            (None, _) => op.synced().is_some(),
         };
         if writes || self.promise.at_return {
             self.written.insert(i + 1);
@@ -351,7 +346,7 @@ impl<'a, M: Medium> Run<'a, M> {
     fn write_back(&mut self, live: &Live<M>, floors: Floors) -> Result<Floors, String> {
         let still = &live.still;
         match self.start.setting.schedule {
-            None | Some(Schedule::Sync | Schedule::Each) => {}
+            None | Some(Schedule::Sync | Schedule::Each | Schedule::Every { .. }) => {}
             Some(Schedule::Ones | Schedule::Twos | Schedule::Waves) => {
                 while (still.write_some)()? > 0 {}
             }
