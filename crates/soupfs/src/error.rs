@@ -26,6 +26,9 @@ pub enum Error {
     /// A structure breaks the format.
     #[error("{0}; run fsck for a full report")]
     Corrupt(String),
+    /// The system refuses a thread.
+    #[error("cannot start the thread that makes changes durable: {0}")]
+    Thread(String),
 }
 
 /// The reason why an operation stopped. Becomes an errno where the operation ends.

@@ -32,14 +32,18 @@ pub struct SoupFs<P: Pmem + 'static> {
 
 impl<P: Pmem + 'static> SoupFs<P> {
     /// `bound_s`: seconds after which a change is persistent; `None` starts no persister.
-    pub(crate) fn new(core: Volume<P>, bound_s: Option<u32>) -> Self {
+    ///
+    /// # Errors
+    /// There is no thread for the persister, so that the bound would not hold.
+    pub(crate) fn new(core: Volume<P>, bound_s: Option<u32>) -> std::io::Result<Self> {
         let core = Arc::new(core);
         let start = |seconds: u32| Persister::start(&core, Duration::from_secs(seconds.into()));
-        Self {
-            persister: Mutex::new(bound_s.filter(|_| !core.read_only).and_then(start)),
+        let bound = bound_s.filter(|_| !core.read_only);
+        Ok(Self {
+            persister: Mutex::new(bound.map(start).transpose()?),
             bound_s: bound_s.unwrap_or(1),
             core,
-        }
+        })
     }
 
     /// Makes everything persistent, and marks the image as unmounted.

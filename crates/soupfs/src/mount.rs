@@ -148,7 +148,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
     /// Opens an image.
     ///
     /// # Errors
-    /// See [`probe`]; the medium fails.
+    /// See [`probe`]; the medium fails; there is no thread for the persister.
     pub fn open(pm: P, options: MountOptions) -> Result<Self, Error> {
         let sharing = Sharing::among(options.persisters.get());
         Self::open_sharing(pm, options, sharing)
@@ -198,6 +198,6 @@ impl<P: Pmem + 'static> SoupFs<P> {
         if !is_flushed && !core.read_only {
             core.space.adopt().map_err(failed)?;
         }
-        Ok(Self::new(core, options.bound_s))
+        Self::new(core, options.bound_s).map_err(|e| Error::Thread(e.to_string()))
     }
 }

@@ -53,12 +53,14 @@ pub(crate) struct Persister<P: Pmem> {
 }
 
 impl<P: Pmem + 'static> Persister<P> {
-    pub(crate) fn start(core: &Arc<Volume<P>>, bound: Duration) -> Option<Self> {
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn start(core: &Arc<Volume<P>>, bound: Duration) -> std::io::Result<Self> {
         let shared = Arc::clone(core);
         let run = move || shared.run_rounds(bound, &shared.pressure);
-        let thread = Builder::new().name("persister".into()).spawn(run);
-        Some(Self {
-            thread: Some(thread.ok()?),
+        let thread = Builder::new().name("persister".into()).spawn(run)?;
+        Ok(Self {
+            thread: Some(thread),
             core: Arc::clone(core),
         })
     }
