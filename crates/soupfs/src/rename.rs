@@ -11,6 +11,7 @@ use crate::seeded::{Bug, hit};
 use crate::sync::RwLockWriteGuard;
 use crate::view::Found;
 use crate::volume::Volume;
+use hashbrown::HashSet;
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::{Attr, Ctx, Errno, Ino, Name, RenameFlags, check_name, check_replaced, perm};
@@ -48,11 +49,10 @@ impl Ends<'_> {
     }
 }
 
-/// The directories above those of a rename, themselves included. Empty within one directory.
+/// The directories above those of a rename, themselves included. `None` within one directory.
 #[derive(Default)]
 struct Paths<'p> {
-    above_from: &'p [Ino],
-    above_to: &'p [Ino],
+    above: Option<[&'p HashSet<Ino>; 2]>,
     /// The end of the last move of a directory.
     last_move: Option<&'p mut Option<Arc<Mark>>>,
 }
@@ -60,10 +60,13 @@ struct Paths<'p> {
 impl Paths<'_> {
     /// Rejects a rename that would put a directory below itself.
     fn check(&self, source: &Found, target: Option<&Found>) -> Res<()> {
-        if self.above_to.contains(&Ino(source.entry.ino)) {
+        let Some([above_from, above_to]) = self.above else {
+            return Ok(());
+        };
+        if above_to.contains(&Ino(source.entry.ino)) {
             return Err(Errno::INVAL.into());
         }
-        match target.is_some_and(|target| self.above_from.contains(&Ino(target.entry.ino))) {
+        match target.is_some_and(|target| above_from.contains(&Ino(target.entry.ino))) {
             true => Err(Errno::NOTEMPTY.into()),
             false => Ok(()),
         }
@@ -128,8 +131,7 @@ impl<P: Pmem> Volume<P> {
             to: Some((&to_dir, &mut to_state)),
         };
         let paths = Paths {
-            above_from: &above_from,
-            above_to: &above_to,
+            above: Some([&above_from, &above_to]),
             last_move: Some(&mut last_move),
         };
         let held = self.move_name(cx, ends, [from.name, to.name], flags, paths);
@@ -138,10 +140,11 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// A directory and those above it. The lock for renames is held, and no other.
-    fn path_of(&self, dir: Ino) -> Res<Vec<Ino>> {
-        let mut path = vec![dir];
+    fn path_of(&self, dir: Ino) -> Res<HashSet<Ino>> {
+        let mut path = HashSet::new();
         let mut at = dir;
-        while at != Ino::ROOT {
+        // A damaged image may have a cycle.
+        while path.insert(at) && at != Ino::ROOT {
             at = match self.cached(at) {
                 Some(node) => node.state.read().parent,
                 None => {
@@ -149,10 +152,6 @@ impl<P: Pmem> Volume<P> {
                     Ino(self.space.load(line.word(inode::SIZE))?)
                 }
             };
-            if path.contains(&at) {
-                break;
-            }
-            path.push(at);
         }
         Ok(path)
     }

@@ -124,7 +124,7 @@ impl<P: Pmem> Volume<P> {
             dirs.extend(node.via().filter(|_| !node.is_dir && state.links > 0));
             dirs.extend((node.is_dir && state.links > 0).then_some(state.parent));
         }
-        let mut seen = Vec::new();
+        let mut seen = HashSet::new();
         loop {
             if let Some(dir) = dirs.pop().filter(|_| !hit(Bug::FsyncWithoutPath)) {
                 self.want_above(dir, &mut seen, &mut marks)?;
@@ -137,10 +137,9 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// Adds the changes of a directory's names, and of those above it.
-    fn want_above(&self, dir: Ino, seen: &mut Vec<Ino>, marks: &mut Vec<Arc<Mark>>) -> Res<()> {
+    fn want_above(&self, dir: Ino, seen: &mut HashSet<Ino>, marks: &mut Vec<Arc<Mark>>) -> Res<()> {
         let mut at = dir;
-        while at != Ino::ROOT && !seen.contains(&at) {
-            seen.push(at);
+        while at != Ino::ROOT && seen.insert(at) {
             at = match self.cached(at) {
                 // The number was given to another inode.
                 Some(node) if !node.is_dir => return Ok(()),
