@@ -196,9 +196,16 @@ impl<P: Pmem> Round<'_, P> {
     pub(super) fn publish(&mut self) -> Res<()> {
         let core = self.core;
         let space = &core.space;
+        self.note_waiters();
+        let all: Vec<usize> = (0..self.dirs.len()).collect();
+        let mut changes = self.take_ready(&all);
         let mut is_first = true;
         loop {
-            let wave = self.prepare_wave()?;
+            if changes.is_empty() {
+                // Another round may have made persistent what some wait for.
+                changes = self.take_ready(&all);
+            }
+            let wave = self.prepare_wave(changes)?;
             if wave.changes.is_empty() && !is_first {
                 return Ok(());
             }
@@ -217,15 +224,15 @@ impl<P: Pmem> Round<'_, P> {
             if !hit(Bug::NoPublishFence) {
                 space.pm.fence(Rule::LinkBeforeUnlink)?;
             }
-            self.end_wave(wave.changes)?;
+            let next = self.end_wave(wave.changes)?;
+            changes = self.take_ready(&next);
             is_first = false;
         }
     }
 
-    /// Takes the next changes, and makes their dentries ready to be published.
-    fn prepare_wave(&mut self) -> Res<Wave> {
+    /// Makes the dentries of the next changes ready to be published.
+    fn prepare_wave(&mut self, changes: Vec<(usize, Change)>) -> Res<Wave> {
         let (core, rule) = (self.core, Some(Rule::InitialiseBeforePoint));
-        let changes = self.take_ready();
         let places = core.share(&changes, rule, |changes| {
             let changes = changes.iter();
             let places = changes.map(|(n, change)| self.prepare_change(&self.dirs[*n], change));
@@ -264,10 +271,23 @@ impl<P: Pmem> Round<'_, P> {
         })
     }
 
-    /// Takes the changes that wait for nothing.
-    fn take_ready(&mut self) -> Vec<(usize, Change)> {
+    /// Notes which directories have changes that wait, and for what. So a wave looks only at those for
+    /// which the one before it has made something: a path of new directories has as many waves as levels.
+    fn note_waiters(&mut self) {
+        for (n, dir) in self.dirs.iter().enumerate() {
+            let after = dir.changes.iter().flat_map(|change| &change.after);
+            for mark in after.filter(|mark| !mark.is_done()) {
+                let waiters = self.waiters.entry(Arc::as_ptr(mark).addr());
+                waiters.or_default().push(n);
+            }
+        }
+    }
+
+    /// Takes the changes of some directories that wait for nothing.
+    fn take_ready(&mut self, dirs: &[usize]) -> Vec<(usize, Change)> {
         let mut wave = Vec::new();
-        for (n, dir) in self.dirs.iter_mut().enumerate() {
+        for &n in dirs {
+            let dir = &mut self.dirs[n];
             let ready = match hit(Bug::RemoveBeforeAdd) {
                 true => std::mem::take(&mut dir.changes),
                 false => dir.take_ready(),
@@ -312,9 +332,11 @@ impl<P: Pmem> Round<'_, P> {
         Ok(())
     }
 
-    /// Marks changes as persistent, and takes the memory of what they removed.
-    fn end_wave(&mut self, wave: Vec<(usize, Change)>) -> Res<()> {
+    /// Marks changes as persistent, and takes the memory of what they removed. Returns the directories
+    /// with changes that have waited for these.
+    fn end_wave(&mut self, wave: Vec<(usize, Change)>) -> Res<Vec<usize>> {
         let space = &self.core.space;
+        let mut next = Vec::new();
         for (n, change) in wave {
             self.progress += 1;
             if let Some(ino) = moved(&change) {
@@ -329,6 +351,8 @@ impl<P: Pmem> Round<'_, P> {
                 self.unlinked.extend(counted.cloned());
             }
             change.done.finish();
+            let waiters = self.waiters.remove(&Arc::as_ptr(&change.done).addr());
+            next.extend(waiters.into_iter().flatten());
             // The nodes stay pinned by the round, if it has them, until it ends.
             for named in [change.old, change.new].into_iter().flatten() {
                 named
@@ -339,7 +363,9 @@ impl<P: Pmem> Round<'_, P> {
                 self.nodes.push(named.node);
             }
         }
-        Ok(())
+        next.sort_unstable();
+        next.dedup();
+        Ok(next)
     }
 
     /// Fills tables for the chains that have become long. Memory that is short only leaves them long.

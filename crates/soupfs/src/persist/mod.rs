@@ -26,7 +26,7 @@ use crate::volume::Volume;
 use dirs::Dir;
 use files::FilePlan;
 use gather::Attrs;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use one::Wanted;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ struct Round<'c, P> {
     /// Their addresses: a number may have another node by now.
     seen: HashSet<usize>,
     dirs: Vec<Dir>,
+    /// By the address of a mark: the directories with changes that wait for it.
+    waiters: HashMap<usize, Vec<usize>>,
     files: Vec<FilePlan>,
     attrs: Vec<Attrs>,
     /// Inodes that lose links when the round ends.
@@ -186,6 +188,7 @@ impl<P: Pmem> Volume<P> {
             nodes: Vec::new(),
             seen: HashSet::new(),
             dirs: Vec::new(),
+            waiters: HashMap::new(),
             files: Vec::new(),
             attrs: Vec::new(),
             unlinked: Vec::new(),
