@@ -4,7 +4,7 @@
 //! in place, or copied if the mount copies data.
 
 use crate::error::Res;
-use crate::format::{FANOUT, PAGE, Page, Root, TABLE_BITS};
+use crate::format::{FANOUT, MAX_HEIGHT, PAGE, Page, Root, TABLE_BITS};
 use crate::node::{Node, State};
 use crate::staged::Staged;
 use crate::volume::Volume;
@@ -53,6 +53,8 @@ impl<P: Pmem> Volume<P> {
             page,
             is_taken: false,
         };
+        // The page that it replaces, of the tree or of a round at work.
+        state.file.lost_pages += u64::from(old.is_some() && !is_own);
         state.file.staged.insert(block, staged);
         Ok(page)
     }
@@ -166,12 +168,60 @@ impl<P: Pmem> Volume<P> {
             return Ok(());
         }
         let cut = size.div_ceil(PAGE);
+        let lost = self.pages_from(state, cut)?;
         self.drop_from(state, cut)?;
+        state.file.lost_pages += lost;
         state.file.dirty.split_off(&cut);
         state.file.cut = Some(state.file.cut.map_or(cut, |old| old.min(cut)));
         state.file.cut_size = Some(state.file.cut_size.map_or(size, |old| old.min(size)));
         state.size = size;
         Ok(())
+    }
+
+    /// Pages of the latest view from block `cut` on that the inode counts: those of the tree, its nodes
+    /// included, and those of a round at work.
+    fn pages_from(&self, state: &State, cut: u64) -> Res<u64> {
+        let staged = state.file.staged.from(cut);
+        let taken = |(block, staged): &(u64, Staged)| {
+            staged.page().is_some() && !state.file.staged.is_own(*block)
+        };
+        let taken = staged.filter(taken).count() as u64;
+        let root = state.file.root();
+        match root.page() {
+            Some(page) if root.height() <= MAX_HEIGHT => {
+                Ok(taken + self.counted_from(state, page, (root.height(), 0), cut)?)
+            }
+            _ => Ok(taken),
+        }
+    }
+
+    /// Pages of the tree in and below a node, whose first block is `first`, that begin at `cut` or later
+    /// and are of the latest view.
+    fn counted_from(
+        &self,
+        state: &State,
+        node: Page,
+        (height, first): (u32, u64),
+        cut: u64,
+    ) -> Res<u64> {
+        if state.file.is_cut(first) {
+            return Ok(0);
+        }
+        if height == 0 {
+            let is_there = first >= cut && state.file.staged.get(first).is_none();
+            return Ok(is_there.into());
+        }
+        let mut count = u64::from(first >= cut);
+        let shift = TABLE_BITS * (height - 1);
+        for index in (cut.saturating_sub(first) >> shift)..FANOUT {
+            let next = self.space.load(self.space.entry(node, index)?)?;
+            if next != 0 {
+                let next = self.space.page(Page(next))?;
+                count +=
+                    self.counted_from(state, next, (height - 1, first + (index << shift)), cut)?;
+            }
+        }
+        Ok(count)
     }
 
     /// Gives back a staged page, unless a persister is about to link it: then the next round frees
@@ -246,6 +296,7 @@ impl<P: Pmem> Volume<P> {
             let (start, stop) = (block * PAGE, (block + 1) * PAGE);
             let is_whole = off <= start && (stop <= end || end >= state.size);
             if is_whole {
+                state.file.lost_pages += u64::from(!state.file.staged.is_own(block));
                 if let Some(staged) = state.file.staged.remove(block) {
                     self.drop_staged(staged)?;
                 }

@@ -84,7 +84,7 @@ pub(crate) struct State {
     pub xattr: Option<Page>,
     /// The one on the medium, or that a persister is about to store.
     pub stored_xattr: Option<Page>,
-    /// Pages of contents, tree and attributes.
+    /// Pages of contents, tree and attributes, as the last round has taken them.
     pub pages: u32,
     /// First line of the target of a symbolic link.
     pub target: Option<Line>,
@@ -136,6 +136,8 @@ pub(crate) struct Edits {
     pub cut_size: Option<u64>,
     /// Blocks of the tree, and staged ones that a persister has taken, with new bytes.
     pub dirty: BTreeSet<u64>,
+    /// Pages of [`State::pages`] that the latest view has lost, by cuts, holes and copies.
+    pub lost_pages: u64,
 }
 
 static NO_EDITS: Edits = Edits {
@@ -146,6 +148,7 @@ static NO_EDITS: Edits = Edits {
     bound: None,
     cut_size: None,
     dirty: BTreeSet::new(),
+    lost_pages: 0,
 };
 
 impl Deref for File {
@@ -314,13 +317,20 @@ impl State {
             gid: self.gid,
             rdev: self.rdev,
             size: self.size,
-            blocks: (u64::from(self.pages) + self.file.staged.own_pages()) * (PAGE / 512),
+            blocks: self.pages_now() * (PAGE / 512),
             blksize: PAGE as u32,
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
             flags: FileFlags::empty(),
         }
+    }
+
+    /// Pages of contents, tree and attributes in the latest view. Nodes of a tree that grows are those
+    /// of the last round.
+    fn pages_now(&self) -> u64 {
+        let all = u64::from(self.pages) + self.file.staged.own_pages();
+        all.saturating_sub(self.file.lost_pages)
     }
 
     pub(crate) fn mode_word(&self, perm: u32, links: u32) -> u64 {

@@ -89,6 +89,7 @@ impl FilePlan {
         state.file.staged.take();
         let pages = u64::from(state.pages) + u64::from(tree.added) + tree.fresh.len() as u64;
         state.pages = (pages - (tree.freed.len() as u64).min(pages)) as u32;
+        state.file.lost_pages = 0;
         let cuts = [state.file.cut.take(), state.file.bound.take()];
         state.file.taken_cut = cuts.into_iter().flatten().min();
         let least = state.file.cut_size.take().unwrap_or(stored_size);

@@ -2,6 +2,7 @@
 //! consistent state. Damaged and old images, large directories and `fsync` have their tests. They
 //! are one program, since each program compiles the file system for its media.
 
+mod blocks;
 mod copies;
 mod differential;
 mod directories;
