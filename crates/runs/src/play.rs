@@ -4,8 +4,8 @@ use crate::{Bytes, Call, Entry, Header, Kind, Node, Place, Run, Source, Tree};
 use crash::observe::Calls;
 use std::collections::HashMap;
 use vfs::{
-    Ctx, Errno, Fallocate, FileSystem, FileType, Ino, Name, NewNode, Removal, RenameFlags, SetAttr,
-    SetId, Sets, XattrMode,
+    Ctx, Durability, Errno, Fallocate, FileSystem, FileType, Ino, Name, NewNode, Removal,
+    RenameFlags, SetAttr, SetId, Sets, XattrMode,
 };
 
 /// The calls of a run, for a file system in this process.
@@ -168,7 +168,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Without a set each call is in order anyway.
+    /// Begins the next epoch of the set. Without a set each call is in order anyway.
     fn barrier(&self, fs: &dyn FileSystem) -> vfs::Result<()> {
         match (fs.change_order(), self.set) {
             (Some(order), Some(set)) => order.barrier(set),
@@ -198,6 +198,7 @@ impl Calls for Player<'_> {
 
     fn begin(&mut self, fs: &dyn FileSystem) -> Result<(), String> {
         self.inos.clear();
+        self.set = None;
         self.names = self.start.clone();
         for (path, node) in self.start.paths() {
             if self.inos.contains_key(&node) {
@@ -215,8 +216,13 @@ impl Calls for Player<'_> {
             }
             self.inos.insert(node, dir);
         }
-        let order = fs.change_order().filter(|_| self.uses_order());
-        self.set = order.map(vfs::ChangeOrder::create);
+        if self.uses_order() {
+            self.set = fs.change_order().map(vfs::ChangeOrder::create);
+            // If each call is durable when it returns, the calls are in order anyway.
+            if self.set.is_none() && fs.guarantees().durable != Durability::AtReturn {
+                return Err("the run has barriers, and this file system keeps no order".into());
+            }
+        }
         Ok(())
     }
 

@@ -232,6 +232,14 @@ impl Engine for SoupEngine {
         Mode::ALL.map(subject).into()
     }
 
+    fn with_room(&self, bytes: u64, inodes: u64) -> Vec<Explored> {
+        let of_mode = |mode| {
+            let system = SoupSystem::with_room(mode, bytes, inodes);
+            Explored::Memory(Box::new(system))
+        };
+        Mode::ALL.map(of_mode).into()
+    }
+
     fn scratch(&self) -> Option<ScratchKind> {
         Some(ScratchKind::Memory)
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use vfs::check::Report;
 use vfs::{Atime, Clock, FileSystem, Still, System};
 
-/// SoupFS on the smallest image, whose free memory is not zeroed.
+/// SoupFS, by default on the smallest image. Its free memory is not zeroed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SoupSystem {
     /// The way in which file contents are overwritten.
@@ -23,9 +23,31 @@ pub struct SoupSystem {
     /// Whether each persister has a thread, for power cuts: there a fence covers the flushes of its own
     /// thread. Recordings have those of all threads as one.
     pub has_threads: bool,
+    /// Pages of the image beyond those of the smallest one.
+    pub more_pages: u64,
 }
 
+/// Most pages beyond the smallest image: 16 GiB.
+const MAX_MORE: u64 = 4 << 20;
+
 impl SoupSystem {
+    /// A system with room for that many bytes of data and that many inodes.
+    pub fn with_room(mode: Mode, bytes: u64, inodes: u64) -> Self {
+        // Replaced data stay until the next round. Each inode may have a table or a page of attributes,
+        // and a last page of data that is not full.
+        let data = bytes.div_ceil(PAGE).saturating_mul(2);
+        let more_pages = data.saturating_add(inodes.saturating_mul(4)).min(MAX_MORE);
+        Self {
+            mode,
+            more_pages,
+            ..Self::default()
+        }
+    }
+
+    fn pages(self) -> u64 {
+        MIN_PAGES + self.more_pages
+    }
+
     fn opened(
         self,
         pm: Arc<dyn Pmem>,
@@ -63,14 +85,15 @@ impl System<dyn Pmem> for SoupSystem {
     }
 
     fn image_bytes(&self) -> u64 {
-        MIN_PAGES * PAGE
+        self.pages() * PAGE
     }
 
     fn format(&self, pm: &dyn Pmem) -> Result<(), String> {
         mkfs(pm, &MkfsOptions::default()).map_err(|e| e.to_string())?;
         // Old dentries of the epochs to come, with links to themselves.
-        let (first, mut line) = (reserved_pages(MIN_PAGES) * PAGE, [0_u8; 64]);
-        for at in (first..MIN_PAGES * PAGE).step_by(64) {
+        let (first, mut line) = (reserved_pages(self.pages()) * PAGE, [0_u8; 64]);
+        let end = self.image_bytes().min(first + MIN_PAGES * PAGE);
+        for at in (first..end).step_by(64) {
             let words = [
                 at / 64,
                 at / 64,

@@ -57,7 +57,15 @@ fn failed(report: &Value) -> Vec<&str> {
 fn a_replacement_that_is_not_synced_fails_where_data_follow_names() {
     let recorded = Recorded::new("replace-by-rename", "workload", &[]);
     let report = recorded.explore(1, &[]);
-    let expected = ["posix", "ext4-ordered", "xfs", "btrfs", "ext2-async"];
+    let expected = [
+        "posix",
+        "ext4-ordered",
+        "xfs",
+        "btrfs",
+        "soupfs-in-place",
+        "soupfs-atomic",
+        "ext2-async",
+    ];
     assert_eq!(failed(&report), expected);
     let models = report["models"].as_array().unwrap();
     assert!(
@@ -79,10 +87,11 @@ fn a_replacement_that_is_not_synced_fails_where_data_follow_names() {
 
 #[test]
 fn a_state_can_be_mounted_and_changed() {
+    const MODELS: [&str; 3] = ["xfs", "soupfs-in-place", "ext2-async"];
     let recorded = Recorded::new("replace-by-rename", "workload", &[]);
-    let report = recorded.explore(1, &["--model", "xfs", "--model", "ext2-async"]);
+    let report = recorded.explore(1, &MODELS.map(|model| ["--model", model]).concat());
     let run_dir = recorded.run().display().to_string();
-    for model in ["xfs", "ext2-async"] {
+    for model in MODELS {
         let failures = report["failures"].as_array().unwrap();
         let of_model = failures.iter().filter(|failure| failure["model"] == model);
         let readable = of_model.filter(|f| !f["differences"].as_array().unwrap().is_empty());

@@ -22,12 +22,14 @@ const MODES: [SoupSystem; 2] = [
         sync: false,
         persisters: 1,
         has_threads: false,
+        more_pages: 0,
     },
     SoupSystem {
         mode: Mode::Atomic,
         sync: false,
         persisters: 1,
         has_threads: false,
+        more_pages: 0,
     },
 ];
 

@@ -19,8 +19,7 @@ use crate::checker::{Bench, Checker, Verdict};
 use crate::model::{Legal, Model, Modelled, Subset};
 use crate::play::Player;
 use crate::{Call, Run, Tree};
-use crash::BlockSystem;
-use crash::observe::{Observation, Spot};
+use crash::observe::{Observation, Observed, Spot};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -31,7 +30,7 @@ pub enum Subject<'a> {
     /// A model.
     Model(Model),
     /// An engine of this program, by the name of its system.
-    Engine(&'a str, &'a BlockSystem),
+    Engine(&'a str, Observed<'a>),
 }
 
 impl Subject<'_> {
@@ -265,7 +264,7 @@ impl<'a> Explorer<'a> {
         })
     }
 
-    fn of_engine(&self, system: &BlockSystem, id: &str, place: &str) -> Result<State, String> {
+    fn of_engine(&self, system: Observed<'_>, id: &str, place: &str) -> Result<State, String> {
         let spot: Spot = place.parse()?;
         let mut player = Player::new(self.run, self.options.order)?;
         let observation = Observation::new(system, &mut player, spot.schedule)?;

@@ -1,6 +1,7 @@
 //! The file systems on which a run is explored.
 
 use crate::failure::{Failure, code};
+use crash::observe::Observed;
 use engine::Explored;
 use runs::explore::Subject;
 use runs::model::Model;
@@ -29,13 +30,13 @@ impl Subjects {
     /// All models and engines.
     pub(super) fn all(&self) -> Vec<Subject<'_>> {
         let models = Model::ALL.into_iter().map(Subject::Model);
-        let engines = self
-            .engines
-            .iter()
-            .filter_map(|(name, system)| match system {
-                Explored::Blocks(system) => Some(Subject::Engine(name, &**system)),
-                Explored::Memory(_) => None,
-            });
+        let engines = self.engines.iter().map(|(name, system)| {
+            let system = match system {
+                Explored::Blocks(system) => Observed::Blocks(&**system),
+                Explored::Memory(system) => Observed::Memory(&**system),
+            };
+            Subject::Engine(name, system)
+        });
         models.chain(engines).collect()
     }
 
