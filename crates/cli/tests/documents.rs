@@ -164,6 +164,11 @@ fn sessions_about_the_model_are_true() {
 }
 
 #[test]
+fn sessions_about_soupfs_are_true() {
+    sessions_are_true("docs/engines/soupfs.md");
+}
+
+#[test]
 fn sessions_about_crash_testing_are_true() {
     sessions_are_true("docs/crash-testing.md");
 }

@@ -72,6 +72,7 @@ impl<'a, M: Medium> Recording<'a, M> {
         still.fs.sync().map_err(|e| format!("sync: {e}"))?;
         trace.append(&mut M::take(&recorder));
         ends.push(trace.len());
+        trace.shrink_to_fit();
         Ok(Self {
             system,
             schedule,

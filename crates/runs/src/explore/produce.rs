@@ -19,7 +19,7 @@ const SCHEDULES: [Schedule; 4] = [
 const FIRSTS: usize = 16;
 
 /// Bytes of memory for the recordings under all schedules.
-const MEMORY: u64 = 1 << 30;
+const MEMORY: u64 = 512 << 20;
 
 /// Most points in time of an engine under one schedule.
 const POINTS: usize = 2000;
