@@ -314,7 +314,13 @@ impl<P: Pmem> Pmem for Overlay<P> {
     }
 
     fn store_nt(&self, off: u64, bytes: &[u8]) {
-        self.store(off, bytes);
+        // A new private page has zeros.
+        if off < self.private
+            || self.slot(off / PAGE * PAGE).is_some()
+            || bytes != [0; PAGE as usize]
+        {
+            self.store(off, bytes);
+        }
     }
 
     /// Nothing here is durable.

@@ -93,9 +93,11 @@ impl<P: Pmem> Transaction<'_, P> {
                 height: root.height + 1,
             };
         }
-        self.set_header(object, header::ROOT, root.word())?;
         if root.height == 0 {
             return self.set_header(object, header::ROOT, page);
+        }
+        if self.load(object.header() + header::ROOT * 8)? != root.word() {
+            self.set_header(object, header::ROOT, root.word())?;
         }
         let mut node = root.page;
         for level in (2..=root.height).rev() {
@@ -138,23 +140,33 @@ impl<P: Pmem> Transaction<'_, P> {
     /// # Errors
     /// Errors of the memory and of a damaged tree.
     pub fn cut_pages(&mut self, object: ObjectId, from: u64) -> Result<()> {
-        if let Some(root) = Root::load(self, object)?
-            && self.cut_below(object, root, 0, from)?
-        {
+        let Some(root) = Root::load(self, object)? else {
+            return Ok(());
+        };
+        let mut cut = Cut {
+            from,
+            pages: self.load(object.header() + header::PAGES * 8)?,
+            freed: 0,
+        };
+        if self.cut_below(root, 0, &mut cut)? {
             self.set_header(object, header::ROOT, 0)?;
         }
-        Ok(())
+        self.count_pages(object, -cut.freed)
     }
 
     /// Returns whether nothing is left.
-    fn cut_below(&mut self, object: ObjectId, root: Root, first: u64, from: u64) -> Result<bool> {
+    fn cut_below(&mut self, root: Root, first: u64, cut: &mut Cut) -> Result<bool> {
         let span = 1 << (BITS * root.height);
-        if first + span <= from {
+        if first + span <= cut.from {
             return Ok(false);
         }
+        cut.pages = cut.pages.saturating_sub(1);
         let mut is_empty = true;
-        let mut cut = Vec::new();
+        let mut empty = Vec::new();
         for n in 0..if root.height == 0 { 0 } else { FANOUT } {
+            if cut.pages == 0 {
+                break;
+            }
             let at = root.page + n * 8;
             let next = self.load(at)?;
             if next == 0 {
@@ -163,16 +175,27 @@ impl<P: Pmem> Transaction<'_, P> {
             let page = self.page(next, at)?;
             let height = root.height - 1;
             let below = first + (n << (BITS * height));
-            match self.cut_below(object, Root { page, height }, below, from)? {
-                true => cut.push(at),
+            match self.cut_below(Root { page, height }, below, cut)? {
+                true => empty.push(at),
                 false => is_empty = false,
             }
         }
         if is_empty {
-            self.free_page(object, root.page)?;
+            self.give_page(root.page);
+            cut.freed += 1;
         } else {
-            cut.into_iter().try_for_each(|at| self.set(at, 0))?;
+            empty.into_iter().try_for_each(|at| self.set(at, 0))?;
         }
         Ok(is_empty)
     }
+}
+
+/// The state of a walk that frees pages.
+struct Cut {
+    /// The first index to free.
+    from: u64,
+    /// Most pages of the object that the walk has not seen: the rest of a page of pointers is empty if there are
+    /// none.
+    pages: u64,
+    freed: i64,
 }
