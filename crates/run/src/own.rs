@@ -3,7 +3,7 @@
 //! They get high numbers, so that the program's own start where it expects them. The program can neither
 //! close nor replace them.
 
-use crate::abi::{self, CLASSES, FD_LIMIT, FDS, MAKES, OWN};
+use crate::abi::{self, CLASSES, FDS, MAKES, OWN};
 use crate::kernel::{self, Result};
 use crate::memory;
 use libc::{
@@ -33,17 +33,22 @@ pub(crate) fn keep(fd: u32) -> Result<u32> {
         .iter()
         .find_map(|from| kernel::duplicate(fd, *from, true).ok());
     kernel::close(fd)?;
-    let moved = moved
-        .filter(|fd| (*fd as usize) < FD_LIMIT)
-        .ok_or(Errno::MFILE)?;
-    mark(moved);
-    Ok(moved)
+    let moved = moved.ok_or(Errno::MFILE)?;
+    mark(moved).map(|()| moved)
 }
 
 /// Marks a descriptor as one of this library.
-pub(crate) fn mark(fd: u32) {
-    FDS[fd as usize].store(OWN, Relaxed);
+pub(crate) fn mark(fd: u32) -> Result<()> {
+    let entry = FDS.get(fd as usize).ok_or(Errno::MFILE)?;
+    entry.store(OWN, Relaxed);
     HIGHEST.fetch_max(fd, Relaxed);
+    Ok(())
+}
+
+/// Closes a descriptor of this library. The program can get its number from here on.
+pub(crate) fn close(fd: u32) {
+    FDS[fd as usize].store(0, Relaxed);
+    let _ = kernel::close(fd);
 }
 
 /// Whether a descriptor is one of this library.

@@ -159,10 +159,7 @@ impl Process {
             alive,
         };
         for fd in [start.memory, start.placeholder] {
-            if fd as usize >= FD_LIMIT {
-                return Err(Errno::MFILE);
-            }
-            crate::own::mark(fd);
+            crate::own::mark(fd)?;
         }
         for (fd, number) in start.files {
             if kernel::closes_on_exec(fd) == Ok(false) {
@@ -406,7 +403,7 @@ impl Process {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         locks.retain(|of, fd| match of {
             LockOf::Process(_) => {
-                let _ = kernel::close(*fd);
+                crate::own::close(*fd);
                 false
             }
             LockOf::Description(_) => true,
@@ -484,7 +481,7 @@ impl Process {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&LockOf::Process(ino));
         if let Some(fd) = removed {
-            let _ = kernel::close(fd);
+            crate::own::close(fd);
         }
     }
 
@@ -504,7 +501,7 @@ impl Process {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&LockOf::Description(number));
         if let Some(fd) = lock {
-            let _ = kernel::close(fd);
+            crate::own::close(fd);
         }
         description.refs.fetch_sub(1, AcqRel);
     }

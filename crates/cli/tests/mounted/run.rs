@@ -91,6 +91,7 @@ import fcntl, mmap, sqlite3, subprocess, sys
 locked = open(sys.argv[1] + '.locked', 'w+b', buffering=0)
 locked.write(bytes(4096))
 fcntl.lockf(locked, fcntl.LOCK_EX)
+fcntl.flock(locked, fcntl.LOCK_EX)
 mapped = mmap.mmap(locked.fileno(), 4096)
 take = 'import fcntl, sys; fcntl.lockf(open(sys.argv[1], "r+"), fcntl.LOCK_EX | fcntl.LOCK_NB)'
 taken = subprocess.run([sys.executable, '-c', take, locked.name], stderr=subprocess.PIPE)

@@ -17,6 +17,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vfs::{Cookie, Errno, Ino, OpenFlags};
 
+/// The last number that programs give to a new descriptor by closing another one first.
+const STANDARD: u32 = 2;
+
 /// `flock`.
 pub(crate) fn flock(call: &Call) -> Answer {
     let file = call.file(0)?;
@@ -77,7 +80,12 @@ fn standing_for(process: &Process, file: &File, of: LockOf) -> Result<u32> {
         }
         _ => temporary(process, file)?,
     };
-    let own = crate::own::keep(fd)?;
+    // To move it is to close it, which would drop the record locks that the process has on the file.
+    let has_records = locks.contains_key(&LockOf::Process(file.ino()));
+    let own = match has_records && fd > STANDARD {
+        true => crate::own::mark(fd).map(|()| fd)?,
+        false => crate::own::keep(fd)?,
+    };
     locks.insert(of, own);
     Ok(own)
 }
