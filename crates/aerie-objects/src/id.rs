@@ -31,6 +31,7 @@ impl ObjectId {
     }
 
     /// The id that `bits` denote; `None` if they denote none. The object need not exist.
+    #[inline]
     pub fn from_bits(bits: u64) -> Option<Self> {
         let is_known = [Kind::Collection, Kind::MFile].map(|kind| kind as u64);
         let header = bits & !KIND_BITS;
@@ -41,11 +42,13 @@ impl ObjectId {
     }
 
     /// The id as a word.
+    #[inline]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
     /// The kind.
+    #[inline]
     pub fn kind(self) -> Kind {
         match self.0 & KIND_BITS {
             1 => Kind::Collection,
@@ -54,6 +57,7 @@ impl ObjectId {
     }
 
     /// Byte offset of the header.
+    #[inline]
     pub fn header(self) -> u64 {
         self.0 & !KIND_BITS
     }

@@ -25,6 +25,7 @@ pub trait Load {
     ///
     /// # Errors
     /// [`Error::Damaged`](crate::Error::Damaged) if it is not in the partition.
+    #[inline]
     fn page(&self, page: u64, at: u64) -> Result<u64> {
         let is_page = page.is_multiple_of(PAGE) && page != 0 && page < self.len_bytes();
         match is_page {
@@ -39,6 +40,7 @@ impl<P: Pmem + ?Sized> Load for P {
         self.len()
     }
 
+    #[inline]
     fn load(&self, off: u64) -> Result<u64> {
         Ok(Pmem::load(self, off)?)
     }

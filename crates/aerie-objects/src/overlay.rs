@@ -42,6 +42,7 @@ impl Slot {
         }
     }
 
+    #[inline]
     fn has(&self, word: usize) -> bool {
         self.lines.load(Ordering::Acquire) & 1 << (word / LINE) != 0
     }
@@ -162,11 +163,13 @@ impl<P: Pmem> Overlay<P> {
         }
     }
 
+    #[inline]
     fn entry(&self, page: u64) -> Option<&AtomicU32> {
         let number = (page / PAGE) as usize;
         self.table.get(number / PART)?.get()?.get(number % PART)
     }
 
+    #[inline]
     fn slot_of(&self, number: u32) -> Option<&Slot> {
         let number = number as usize;
         self.slots.get(number / CHUNK)?.get()?.get(number % CHUNK)
@@ -199,6 +202,7 @@ impl<P: Pmem> Overlay<P> {
     }
 
     /// The word of the shared memory, or of a private page that is new.
+    #[inline]
     fn base_word(&self, off: u64) -> Loaded<u64> {
         match off < self.private {
             true => self.base.load(off),
