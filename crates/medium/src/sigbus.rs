@@ -32,6 +32,8 @@ struct Slot {
     /// First address; 0 while the slot is free.
     start: AtomicUsize,
     end: AtomicUsize,
+    /// First address of another mapping of the same bytes, or the same address.
+    second: AtomicUsize,
     /// Bytes that fail and are replaced together: the page size of the mapping.
     page: AtomicUsize,
     /// Offset in the mapping of the first page that failed, or `INTACT`.
@@ -43,6 +45,7 @@ impl Slot {
         Self {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
+            second: AtomicUsize::new(0),
             page: AtomicUsize::new(0),
             failed_at: AtomicU64::new(INTACT),
         }
@@ -66,13 +69,14 @@ impl Marker {
 pub(crate) struct Watch(&'static Slot);
 
 impl Watch {
-    /// Watches `len` bytes at `start`, made of pages of `page` bytes. `None` if the
-    /// process watches too many mappings already.
-    pub(crate) fn new(start: *mut u8, len: usize, page: usize) -> Option<Self> {
+    /// Watches `len` bytes at each of two addresses, made of pages of `page` bytes, as one mapping. The addresses
+    /// may be the same. `None` if the process watches too many mappings already.
+    pub(crate) fn new([start, second]: [*mut u8; 2], len: usize, page: usize) -> Option<Self> {
         let _one_at_a_time = REGISTRATION.lock().unwrap_or_else(PoisonError::into_inner);
         PREVIOUS.get_or_init(install);
         let slot = TABLE.iter().find(|slot| slot.start.load(SeqCst) == 0)?;
         slot.end.store(start as usize + len, SeqCst);
+        slot.second.store(second as usize, SeqCst);
         slot.page.store(page, SeqCst);
         slot.failed_at.store(INTACT, SeqCst);
         // Stored last: from here on the handler uses the other fields.
@@ -136,12 +140,18 @@ fn recover(address: usize) -> bool {
         let start = slot.start.load(SeqCst);
         let end = slot.end.load(SeqCst);
         let page = slot.page.load(SeqCst);
+        let second = slot.second.load(SeqCst);
         // A slot that changes owner meanwhile is not ours: the mapping that faulted is in use
         // and keeps its slot.
-        if start == 0 || address < start || address >= end || slot.start.load(SeqCst) != start {
+        if start == 0 || slot.start.load(SeqCst) != start {
             continue;
         }
-        let off = (address - start) / page * page;
+        let len = end.saturating_sub(start);
+        let mut both = [start, second].into_iter();
+        let Some(base) = both.find(|base| address.wrapping_sub(*base) < len) else {
+            continue;
+        };
+        let off = (address - base) / page * page;
         let _ = slot
             .failed_at
             .compare_exchange(INTACT, off as u64, SeqCst, SeqCst);
@@ -149,7 +159,7 @@ fn recover(address: usize) -> bool {
         // holds no references to it and guarantees nothing about its bytes.
         let replaced = unsafe {
             mmap_anonymous(
-                (start + off) as *mut c_void,
+                (base + off) as *mut c_void,
                 page,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,

@@ -12,15 +12,29 @@ use tempfile::TempDir;
 const LEN: u64 = 8192;
 
 fn mapped(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) -> MappedPmem {
-    let path = dir.path().join(name);
-    create_file(&path, LEN, Reserve::Sparse).unwrap();
     let options = MapOptions {
         durability,
         force_flush,
-        read_only: false,
         ..MapOptions::default()
     };
-    MappedPmem::open(path, &options).unwrap()
+    mapped_with(dir, name, &options)
+}
+
+fn mapped_with(dir: &TempDir, name: &str, options: &MapOptions) -> MappedPmem {
+    let path = dir.path().join(name);
+    create_file(&path, LEN, Reserve::Sparse).unwrap();
+    MappedPmem::open(path, options).unwrap()
+}
+
+/// A mapping with a guard, where the machine has one.
+fn guarded(dir: &TempDir, name: &str, durability: Durability, force_flush: bool) -> MappedPmem {
+    let options = MapOptions {
+        durability,
+        force_flush,
+        guarded: true,
+        ..MapOptions::default()
+    };
+    mapped_with(dir, name, &options)
 }
 
 /// An arena with a file of `LEN` bytes at its start.
@@ -58,6 +72,18 @@ fn back_ends() -> (TempDir, Vec<Named>) {
         (
             "msync",
             Box::new(mapped(&dir, "c", Durability::Msync, false)),
+        ),
+        (
+            "guarded",
+            Box::new(guarded(&dir, "guarded-a", Durability::Auto, false)),
+        ),
+        (
+            "guarded, flushed",
+            Box::new(guarded(&dir, "guarded-b", Durability::Process, true)),
+        ),
+        (
+            "guarded, msync",
+            Box::new(guarded(&dir, "guarded-c", Durability::Msync, false)),
         ),
         (
             "arena",

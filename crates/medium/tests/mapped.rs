@@ -366,11 +366,12 @@ fn a_truncated_file_gives_errors_and_the_process_survives() {
         ("store", |pm| pm.store(5 * 4096 - 4, &[1; 64])),
         ("store_nt", |pm| pm.store_nt(5 * 4096 - 64, &[1; 4096])),
     ];
-    for force_flush in [false, true] {
+    for (force_flush, guarded) in [(false, false), (true, false), (false, true), (true, true)] {
         for (name, touch) in touches {
             let image = Image::new();
             let options = MapOptions {
                 force_flush,
+                guarded,
                 ..MapOptions::default()
             };
             let pm = image.open(options).unwrap();

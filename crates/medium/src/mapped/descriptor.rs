@@ -8,6 +8,7 @@
 //!    any time. Each load is atomic, and each byte of a [`read`](crate::Pmem::read) is old or new.
 //! 3. A page that is lost is an error, as in every mapping of this module.
 
+use super::guarded::Guarded;
 use super::target::{Target, map};
 use super::{MapOptions, MappedPmem};
 use crate::open_error::OpenError;
@@ -29,7 +30,8 @@ impl MappedPmem {
         let name = name.as_ref();
         let mut target = Target::of_descriptor(name, File::from(descriptor))?;
         let (mapping, durability) = map(name, &mut target, options)?;
-        Self::mapped(name, target, mapping, durability, options)
+        let guarded = Guarded::of(&mapping, &target, durability, options);
+        Self::mapped(name, target, (mapping, guarded), durability, options)
     }
 }
 
@@ -47,6 +49,7 @@ mod tests {
         read_only: true,
         over_idle_loops: false,
         no_links: false,
+        guarded: false,
         simulate_power_cut: false,
     };
 

@@ -13,9 +13,12 @@
 //!    only `msync` notices this, at the next fence.
 //! 4. An open for writing makes the contents as durable as a fence does, even those stored by a
 //!    process that was killed before its fence.
+//! 5. If [`MappedPmem::is_guarded`], no code of the process changes the region by a stray store: only the
+//!    stores of this module reach it, each in the time for which it opens the [guard](crate::guard).
 
 mod create;
 mod descriptor;
+mod guarded;
 mod target;
 
 pub use create::{Reserve, create_file, create_private_file};
@@ -26,6 +29,7 @@ use crate::arena_error::ArenaError;
 use crate::claim::{self, Intent};
 use crate::cpu::{self, LineFlush};
 use crate::durability::{Durability, EffectiveDurability};
+use crate::guard::Window;
 use crate::lossy::LossyCache;
 use crate::open_error::OpenError;
 use crate::pager::{Flushing, PagedRegion, Pager, Unpaged};
@@ -34,6 +38,7 @@ use crate::shared_bytes::SharedBytes;
 use crate::sigbus::Watch;
 use crate::touched::{PAGE_BYTES, Touched};
 use crate::{MediumError, Pmem, Rule};
+use guarded::Guarded;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
@@ -64,6 +69,11 @@ pub struct MapOptions {
     pub over_idle_loops: bool,
     /// Refuses a symbolic link: for names in a directory that others may be able to write to.
     pub no_links: bool,
+    /// Kills the process at a store to the mapping by other code than that of [`MappedPmem`], where the processor
+    /// has protection keys. Elsewhere it has no effect; [`MappedPmem::is_guarded`] tells. It is
+    /// for a mapping in the process of a program that does not store there itself, so regions of an arena
+    /// ignore it.
+    pub guarded: bool,
     /// Simulates a power failure when the process is killed. The file keeps the stores that
     /// were flushed and fenced, and a random part of the rest. The durability is
     /// [`Process`](Durability::Process) then. For tests of programs that store to the mapping
@@ -87,7 +97,9 @@ pub struct MappedPmem {
     failed: OnceLock<MediumError>,
     durability: EffectiveDurability,
     path: PathBuf,
-    /// The mapping to which `raw` and `writable` refer. Declared before `file`, so that it is
+    /// The mapping to which `writable` refers, if it is another one.
+    guarded: Option<Guarded>,
+    /// The mapping to which `raw` refers, and usually `writable`. Declared before `file`, so that it is
     /// unmapped before the lock is released.
     mapping: Mapping,
     /// Holds the lock.
@@ -131,7 +143,8 @@ impl MappedPmem {
         let intent = Intent::new(options.read_only, options.over_idle_loops);
         target.backing = claim::check(path, &target.file, intent)?;
         let (mapping, durability) = map(path, &mut target, options)?;
-        Self::mapped(path, target, mapping, durability, options)
+        let guarded = Guarded::of(&mapping, &target, durability, options);
+        Self::mapped(path, target, (mapping, guarded), durability, options)
     }
 
     /// Maps `target`, the file at `path`, at the address `place`. A child made by `fork` does
@@ -156,7 +169,7 @@ impl MappedPmem {
         // SAFETY: the mapping is new, and the caller vouches for `place`.
         let mapping = unsafe { mapping.move_to(place) };
         let mapping = mapping.map_err(|e| system("map", path, e))?;
-        Self::mapped(path, target, mapping, durability, options)
+        Self::mapped(path, target, (mapping, None), durability, options)
     }
 
     /// Maps the region in `slot` at the address `place`. Its pages are in `target`, the file at
@@ -183,7 +196,8 @@ impl MappedPmem {
         // SAFETY: the caller vouches for `place`.
         let mapping = unsafe { Mapping::anonymous_at(place, len as usize) };
         let mapping = mapping.map_err(|e| system("map", path, e))?;
-        let mut mapped = Self::new(path, target, mapping, flushing.durability, options)?;
+        let mappings = (mapping, None);
+        let mut mapped = Self::new(path, target, mappings, flushing.durability, options)?;
         mapped.line_flush = flushing.line_flush;
         let region = Unpaged {
             slot,
@@ -210,11 +224,11 @@ impl MappedPmem {
     fn mapped(
         path: &Path,
         target: Target,
-        mapping: Mapping,
+        mappings: (Mapping, Option<Guarded>),
         durability: EffectiveDurability,
         options: &MapOptions,
     ) -> Result<Self, OpenError> {
-        let mut mapped = Self::new(path, target, mapping, durability, options)?;
+        let mut mapped = Self::new(path, target, mappings, durability, options)?;
         if durability == EffectiveDurability::Msync {
             mapped.upkeep = Upkeep::WriteBack(Touched::new(mapped.raw.len()));
         }
@@ -225,12 +239,14 @@ impl MappedPmem {
     fn new(
         path: &Path,
         target: Target,
-        mapping: Mapping,
+        (mapping, guarded): (Mapping, Option<Guarded>),
         durability: EffectiveDurability,
         options: &MapOptions,
     ) -> Result<Self, OpenError> {
         let (base, len) = (mapping.base(), target.len);
-        let Some(watch) = Watch::new(base.as_ptr(), len as usize, target.page) else {
+        let for_stores = guarded.as_ref().map_or(base, Guarded::base);
+        let starts = [base, for_stores].map(NonNull::as_ptr);
+        let Some(watch) = Watch::new(starts, len as usize, target.page) else {
             let path = path.to_owned();
             return Err(OpenError::TooMany { path });
         };
@@ -242,8 +258,8 @@ impl MappedPmem {
             // SAFETY: the mapping lives until the value is dropped. It is page-aligned and
             // `len` bytes long, and nothing else refers to it.
             raw: unsafe { Raw::new(base, len) },
-            // SAFETY: as above, and mapped writable if `writable` is not 0.
-            writable: unsafe { Raw::new(base, writable) },
+            // SAFETY: as above, and mapped writable if `writable` is not 0, inside of the windows of `guarded`.
+            writable: unsafe { Raw::new(for_stores, writable) },
             watch,
             line_flush: LineFlush::detect().filter(|_| is_dax || options.force_flush),
             upkeep: Upkeep::None,
@@ -252,6 +268,7 @@ impl MappedPmem {
             failed: OnceLock::new(),
             durability,
             path: path.to_owned(),
+            guarded,
             mapping,
             file: target.file,
             claim: target.claim,
@@ -262,6 +279,17 @@ impl MappedPmem {
     /// The durability in force.
     pub fn durability(&self) -> EffectiveDurability {
         self.durability
+    }
+
+    /// Whether a stray store to the region kills the process.
+    pub fn is_guarded(&self) -> bool {
+        self.guarded.is_some()
+    }
+
+    /// Gives this thread access to the memory of `writable`.
+    #[inline]
+    fn window(&self) -> Option<Window> {
+        self.guarded.as_ref().map(Guarded::open)
     }
 
     /// The file that has the bytes of the mapping, for a second mapping of some of them.
@@ -282,7 +310,10 @@ impl MappedPmem {
 
     /// Excludes the mapping from children made by `fork`.
     pub fn keep_from_children(&self) -> Result<(), OpenError> {
-        let kept = keep_from_children(self.mapping.base().as_ptr() as u64, self.raw.len());
+        let for_stores = self.guarded.as_ref().map(Guarded::base);
+        let bases = std::iter::once(self.mapping.base()).chain(for_stores);
+        let mut kept = bases.map(|base| keep_from_children(base.as_ptr() as u64, self.raw.len()));
+        let kept = kept.try_for_each(|kept| kept);
         kept.map_err(|e| system("keep from children", &self.path, e))
     }
 
@@ -424,7 +455,10 @@ impl MappedPmem {
     /// [`store`](Pmem::store) that returns its error instead of keeping it.
     #[inline]
     pub(crate) fn try_store(&self, off: u64, bytes: &[u8]) -> Result<(), MediumError> {
-        let stored = self.writable.store(off, bytes);
+        let stored = {
+            let _window = self.window();
+            self.writable.store(off, bytes)
+        };
         stored.map_err(|e| self.refusal(e))
     }
 
@@ -432,10 +466,13 @@ impl MappedPmem {
     pub(crate) fn try_store_nt(&self, off: u64, bytes: &[u8]) -> Result<(), MediumError> {
         let dst = self.writable.at(off, bytes.len());
         let dst = dst.map_err(|e| self.refusal(e))?;
-        match self.line_flush {
-            // SAFETY: `at` checked the range of a mapping that outlives the call.
-            Some(how) => unsafe { cpu::copy_nt(how, dst, bytes) },
-            None => self.writable.store(off, bytes)?,
+        {
+            let _window = self.window();
+            match self.line_flush {
+                // SAFETY: `at` checked the range of a mapping that outlives the call.
+                Some(how) => unsafe { cpu::copy_nt(how, dst, bytes) },
+                None => self.writable.store(off, bytes)?,
+            }
         }
         self.leaves_cache(off, bytes.len() as u64)
     }
@@ -443,8 +480,13 @@ impl MappedPmem {
     /// [`flush`](Pmem::flush) that returns its error instead of keeping it.
     #[inline]
     pub(crate) fn try_flush(&self, off: u64, len: u64) -> Result<(), MediumError> {
-        let start = self.raw.at(off, len as usize)?;
+        let mut start = self.raw.at(off, len as usize)?;
         if let Some(how) = self.line_flush {
+            let _window = self.window();
+            // The pages of the mapping for stores are present: the lines were stored through it.
+            if self.guarded.is_some() {
+                start = self.writable.at(off, len as usize)?;
+            }
             // SAFETY: `at` checked the range of a mapping that outlives the call.
             unsafe { cpu::flush_lines(how, start, len as usize) };
         }

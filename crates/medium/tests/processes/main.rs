@@ -3,6 +3,8 @@
 //! Each test starts this program again, as the process under test ([`Child`]). The harness is
 //! therefore not the standard one.
 
+mod guard;
+
 use libtest_mimic::{Arguments, Trial};
 use medium::{Arena, MapOptions, MappedPmem, OpenError, Reserve, create_file};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,14 +28,22 @@ const CHILD: &str = "child";
 /// The work of a child on the file.
 type Child = fn(&Path);
 
-const CHILDREN: [(&str, Child); 4] = [
+const CHILDREN: [(&str, Child); 12] = [
     ("hold", hold),
     ("hold-in-arena", hold_in_arena),
     ("raise-sigbus", raise_sigbus),
     ("map-until-refused", map_until_refused),
+    ("stray-in-this-thread", guard::in_this_thread),
+    ("stray-in-a-newer-thread", guard::in_a_newer_thread),
+    ("stray-in-an-older-thread", guard::in_an_older_thread),
+    ("stray-in-a-handler", guard::in_a_handler),
+    ("stray-after-a-handler", guard::after_a_handler),
+    ("stray-in-a-forked-child", guard::in_a_forked_child),
+    ("stray-to-a-lent-value", guard::to_a_lent_value),
+    ("stray-without-a-guard", guard::without_a_guard),
 ];
 
-const TESTS: [(&str, fn()); 4] = [
+const TESTS: [(&str, fn()); 6] = [
     (
         "the_error_names_the_holder_and_its_death_frees_the_file",
         the_error_names_the_holder_and_its_death_frees_the_file,
@@ -49,6 +59,11 @@ const TESTS: [(&str, fn()); 4] = [
     (
         "too_many_mappings_are_an_error",
         too_many_mappings_are_an_error,
+    ),
+    ("stray_stores_kill", guard::stray_stores_kill),
+    (
+        "stray_stores_without_a_guard_destroy_the_store",
+        guard::stray_stores_without_a_guard_destroy_the_store,
     ),
 ];
 
