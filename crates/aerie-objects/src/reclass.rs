@@ -84,7 +84,7 @@ impl Protection {
         object: ObjectId,
         is_deep: bool,
     ) -> Result<()> {
-        if hit(Bug::NotNarrowed) {
+        if hit(Bug::NotNarrowed) || hit(Bug::NarrowedLate) {
             return Ok(());
         }
         each(memory, superblock, object, is_deep, &mut |object| {
@@ -92,9 +92,13 @@ impl Protection {
             let above = self.of_header(memory, superblock, object)?;
             let pages = pages(memory, superblock, object)?.into_iter();
             let wanted = pages.map(|page| (page, own));
-            self.change(wanted.chain([(header_page(object), above)]), |now, own| {
-                now.meet(own)
-            })
+            self.change(
+                wanted.chain([(header_page(object), above)]),
+                |now, own| match hit(Bug::WidenedEarly) {
+                    true => own,
+                    false => now.meet(own),
+                },
+            )
         })
     }
 
@@ -113,7 +117,9 @@ impl Protection {
                 clear_object(memory, superblock, object)?;
                 memory.fence(Rule::NullifyBeforeReuse)?;
             }
-            self.change(pages.into_iter().map(|page| (page, own)), |_, own| own)
+            let is_kept = |now, own: Readers| own.is_within(now) && hit(Bug::NotNarrowed);
+            let wanted = pages.into_iter().map(|page| (page, own));
+            self.change(wanted, |now, own| if is_kept(now, own) { now } else { own })
         })
     }
 

@@ -21,6 +21,10 @@ medium::seeded_bugs! {
     RollBackForgotten,
     /// Pages of an object that loses readers keep them.
     NotNarrowed,
+    /// Pages lose readers after the change is durable, not before.
+    NarrowedLate,
+    /// Pages gain readers before the change is durable.
+    WidenedEarly,
     /// A page is used for an object although others may read the page.
     ReusedAsItIs,
     /// A page that gains readers has remains.

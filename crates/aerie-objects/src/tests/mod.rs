@@ -1,7 +1,9 @@
 //! Tests.
 
+mod classes;
 mod crashes;
 mod hostile;
+mod leaks;
 mod model;
 mod protection;
 mod readers;
