@@ -5,6 +5,7 @@ use crate::mapped::{Mapped, Speculation};
 use crate::memory::Memory;
 use crate::remote::Remote;
 use aerie_proto::messages::{Class, Greeting, PARTITION};
+use aerie_proto::ops::Caller;
 use medium::{MapOptions, MappedPmem};
 use pxfs::Credentials;
 use scm::Joined;
@@ -91,8 +92,16 @@ impl Client {
                 let receiving = Arc::clone(&connection);
                 let receive = move || receiving.receive(|_| ());
                 let threads = vec![std::thread::spawn(receive)];
-                let (connection, caller) = (Arc::clone(&connection), None);
-                (Fs::Remote(Remote { connection, caller }), threads)
+                let permitted = Caller::from(&Ctx {
+                    checked: true,
+                    ..own.clone()
+                });
+                let remote = Remote {
+                    connection: Arc::clone(&connection),
+                    caller: None,
+                    permitted: Some(permitted),
+                };
+                (Fs::Remote(remote), threads)
             }
         };
         Ok(Self {

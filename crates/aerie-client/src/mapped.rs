@@ -289,6 +289,7 @@ impl<P: Memory> Mapped<P> {
         let remote = Remote {
             connection: Arc::clone(&self.fs().host().0),
             caller: self.fs().caller(cx)?,
+            permitted: None,
         };
         let _turn = self.remote.lock();
         self.checked(call(&remote))

@@ -18,11 +18,23 @@ const LIST_BYTES: u32 = 64 << 10;
 /// The file system.
 pub(crate) struct Remote {
     pub(crate) connection: Arc<Connection>,
-    /// The caller, if that is another user than the client's.
+    /// The caller, if that is another user than the client's, or an open file permits the calls.
     pub(crate) caller: Option<Caller>,
+    /// The caller of calls that an open file permits, if there is no other.
+    pub(crate) permitted: Option<Caller>,
 }
 
 impl Remote {
+    /// The calls of a caller that the kernel or an open file permits, if `cx` says so.
+    fn of(&self, cx: &Ctx) -> Self {
+        let permitted = || self.permitted.clone().filter(|_| cx.checked);
+        Self {
+            connection: Arc::clone(&self.connection),
+            caller: self.caller.clone().or_else(permitted),
+            permitted: None,
+        }
+    }
+
     fn change(&self, op: Op<'_>) -> Result<Reply> {
         let (caller, time) = (self.caller.clone(), SystemClock.now());
         self.connection
@@ -179,29 +191,30 @@ impl FileSystem for Remote {
         attr(self.read_call(Read::GetAttr(ino))?)
     }
 
-    fn setattr(&self, _: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let set = *set;
-        attr(self.change(Op::SetAttr { ino, set })?)
+        attr(self.of(cx).change(Op::SetAttr { ino, set })?)
     }
 
     fn readdir(
         &self,
-        _: &Ctx,
+        cx: &Ctx,
         dir: Ino,
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.list(dir, after, false, &mut |entry, _| sink(entry))
+        self.of(cx)
+            .list(dir, after, false, &mut |entry, _| sink(entry))
     }
 
     fn readdirplus(
         &self,
-        _: &Ctx,
+        cx: &Ctx,
         dir: Ino,
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
-        self.list(dir, after, true, sink)
+        self.of(cx).list(dir, after, true, sink)
     }
 
     fn make(&self, _: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
@@ -243,8 +256,8 @@ impl FileSystem for Remote {
         attr(self.change(Op::Tmpfile { dir, mode, object })?)
     }
 
-    fn open(&self, _: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
-        done(self.change(Op::Open { ino, flags })?)
+    fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        done(self.of(cx).change(Op::Open { ino, flags })?)
     }
 
     fn read(&self, _: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize> {

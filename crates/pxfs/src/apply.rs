@@ -14,7 +14,7 @@ use crate::values::Put;
 use aerie_objects::{
     Error, Kind, Load, Mark, NewObject, ObjectId, Reserve, Transaction, generation, own, parent,
 };
-use aerie_proto::ops::{Answers, Caller, Data, Op, Operation, Refused, operations};
+use aerie_proto::ops::{Answers, Data, Op, Operation, Refused, operations};
 use medium::Pmem;
 use vfs::xattrs::XattrChange;
 use vfs::{Attr, Ctx, Errno, Ino, Name, OpenFlags, SetAttr, Timestamp, perm};
@@ -32,7 +32,7 @@ pub(crate) enum Stop {
     Failed(Error),
 }
 
-type Run<T> = Result<T, Stop>;
+pub(crate) type Run<T> = Result<T, Stop>;
 
 impl From<Fault> for Stop {
     fn from(fault: Fault) -> Self {
@@ -59,7 +59,7 @@ impl From<Errno> for Stop {
     }
 }
 
-fn refused(errno: Errno, why: impl Into<String>) -> Stop {
+pub(crate) fn refused(errno: Errno, why: impl Into<String>) -> Stop {
     Stop::Refused(errno, why.into())
 }
 
@@ -266,6 +266,7 @@ impl<P: Pmem> Pxfs<P> {
         let mut taken = Taken::default();
         let mut done = self
             .caller(session, operation.caller.as_ref())
+            .and_then(|cx| self.permitted(tx, session, cx, &operation.op))
             .and_then(|cx| {
                 let moment = Moment {
                     clock: &*self.clock,
@@ -299,23 +300,6 @@ impl<P: Pmem> Pxfs<P> {
             }
         }
         done
-    }
-
-    /// The caller of an operation.
-    pub(crate) fn caller(&self, session: &Session, caller: Option<&Caller>) -> Run<Ctx> {
-        let Some(caller) = caller else {
-            return Ok(session.who.ctx());
-        };
-        if !session.is_trusted && !hit(Bug::AnyCaller) {
-            let why = "the client may not act for another user";
-            return Err(refused(Errno::PERM, why));
-        }
-        Ok(Ctx {
-            groups: caller.groups.clone(),
-            pid: 0,
-            checked: caller.checked,
-            ..Ctx::user(caller.uid, caller.gid)
-        })
     }
 
     /// The time of an operation: not long after now, and not before the last one.
@@ -598,6 +582,8 @@ impl<P: Pmem> Pxfs<P> {
         ino: Ino,
     ) -> Run<()> {
         let mut object = self.object(memory, ino)?;
+        let unchecked = cx.checked.then(|| session.who.ctx());
+        let cx = unchecked.as_ref().unwrap_or(cx);
         for _ in 0..DEEP {
             let superblock = self.store.superblock();
             if object == superblock.root || session.holds.contains_key(&object) {

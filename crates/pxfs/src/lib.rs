@@ -18,6 +18,7 @@
 
 mod apply;
 mod attrs;
+mod callers;
 mod calls;
 mod check;
 mod data;

@@ -33,6 +33,7 @@ impl<P: Pmem> Pxfs<P> {
             Call::Change(operation) => self.call_change(session, operation),
             Call::Read { caller, read } => {
                 let cx = self.caller(session, caller.as_ref()).map_err(Stop::errno)?;
+                let cx = self.reader(session, cx, read).map_err(Stop::errno)?;
                 let (reply, accessed) = {
                     let _gate = self.gate.read();
                     self.call_read(session, &cx, read).map_err(Stop::errno)?

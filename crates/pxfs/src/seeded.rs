@@ -7,6 +7,8 @@ medium::seeded_bugs! {
     ForeignObject,
     /// A client that is not trusted acts for another user.
     AnyCaller,
+    /// A client that is not trusted says that an open file permits a call, and is believed.
+    ClaimBelieved,
     /// Locks need not cover a changed object.
     CoverNotAsked,
     /// A file that was not opened for writing is written.

@@ -41,7 +41,8 @@ pub struct Caller {
     /// Supplementary groups.
     #[serde(deserialize_with = "bounded")]
     pub groups: Vec<u32>,
-    /// The kernel has checked permissions already; see [`Ctx::checked`].
+    /// The kernel has checked permissions already; see [`Ctx::checked`]. From a client that is not trusted, the
+    /// claim that a file which is open permits the call to the client's own user.
     pub checked: bool,
 }
 
@@ -59,7 +60,8 @@ impl From<&Ctx> for Caller {
 /// An operation of a file system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Operation<'a> {
-    /// The caller, if it is not the user of the session. Only trusted clients can name one.
+    /// The caller, if it is not the user of the session. Only trusted clients can name one, others themselves with
+    /// [`checked`](Caller::checked).
     pub caller: Option<Caller>,
     /// The client's time.
     pub time: Timestamp,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// The library, which cargo builds with these tests.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let found = test.ancestors().skip(1).take(2);
     let mut found = found.map(|dir| dir.join("libselvedge_run.so"));

@@ -21,7 +21,7 @@ pub(crate) fn socket(place: &Fixture) -> &'static str {
     place.path("socket").to_str().unwrap().to_owned().leak()
 }
 
-fn serve(place: &Fixture, args: &[&str]) -> Server {
+pub(crate) fn serve(place: &Fixture, args: &[&str]) -> Server {
     let mut command = selvedge();
     command.args(["serve", place.image_str(), "--socket", socket(place)]);
     let child = command.args(args).stdout(Stdio::null()).spawn().unwrap();

@@ -260,6 +260,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
     }
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
+        let cx = &self.opener(cx, ino)?;
         let is_recorded = flags.contains(OpenFlags::TRUNCATE)
             || self.access == Access::Partial
             || flags.contains(OpenFlags::WRITE) && !self.is_trusted;

@@ -354,12 +354,30 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     /// `EPERM` if the client may not act for this user.
     pub fn caller(&self, cx: &Ctx) -> Result<Option<Caller>> {
         let Credentials { uid, gid, groups } = &self.who;
-        let is_own = (cx.uid, cx.gid, &cx.groups) == (*uid, *gid, groups) && !cx.checked;
-        match is_own {
-            true => Ok(None),
-            false if self.is_trusted => Ok(Some(cx.into())),
-            false => Err(Errno::PERM),
+        // The kernel does not report the groups of callers that it has checked.
+        let has_groups = cx.groups == *groups || cx.checked && cx.groups.is_empty();
+        match (cx.uid, cx.gid) == (*uid, *gid) && has_groups {
+            true if !cx.checked => Ok(None),
+            false if !self.is_trusted => Err(Errno::PERM),
+            _ => Ok(Some(cx.into())),
         }
+    }
+
+    /// The caller of an open, as the service will see it: the claim that a descriptor permits it counts for
+    /// files of the client's user.
+    fn opener(&self, cx: &Ctx, ino: Ino) -> Result<Ctx> {
+        if self.is_trusted || !cx.checked {
+            return Ok(cx.clone());
+        }
+        self.caller(cx)?;
+        let attr = self
+            .fs
+            .shared(|| Ok(self.fs.inode(self.overlay(), ino)?.attr))?;
+        Ok(Ctx {
+            checked: attr.uid == cx.uid,
+            groups: self.who.groups.clone(),
+            ..cx.clone()
+        })
     }
 
     fn push(&self, state: &mut State, by: Option<(Option<Caller>, Timestamp)>, op: Op<'_>) {

@@ -6,14 +6,16 @@ use super::clients::{All, service};
 use crate::seeded::{Bug, arm, fired};
 use crate::{Authority, Credentials, Pxfs, Session};
 use aerie_objects::{HEADER_BYTES, Kind, ObjectId, PAGE};
-use aerie_proto::ops::{Answers, Batch, Caller, Condition, Data, Name, Node, Op, Operation};
+use aerie_proto::ops::{
+    Answers, Batch, Call, Caller, Condition, Data, Name, Node, Op, Operation, Read,
+};
 use medium::Pmem;
 use oracle::snapshot::Snapshot;
 use std::cell::RefCell;
 use std::sync::Arc;
 use vfs::{
-    Ctx, Fallocate, FileSystem, FileType, Ino, OpenFlags, Removal, RenameFlags, SetAttr, SetTime,
-    Timestamp, XattrMode,
+    Cookie, Ctx, Fallocate, FileSystem, FileType, Ino, OpenFlags, Removal, RenameFlags, SetAttr,
+    SetTime, Timestamp, XattrMode,
 };
 
 pub(super) const USER: u32 = 1000;
@@ -347,6 +349,96 @@ fn callers_are_checked() -> Result<(), String> {
     )
 }
 
+/// A client claims that open files permit calls to its user. That gives the user nothing but what an owner or the
+/// opener of a file may do.
+fn claims_of_open_files_are_checked() -> Result<(), String> {
+    let mut world = World::new();
+    let (file, foreign, shared) = (world.file, world.foreign, world.shared);
+    let claim = |world: &mut World, op| {
+        let mut operation = world.operation(op);
+        operation.caller = Some(Caller {
+            checked: true,
+            ..Caller::from(&Ctx::user(USER, USER))
+        });
+        world.run(&operation, &All)
+    };
+    let attr = |ino, set| Op::SetAttr { ino, set };
+    let mode = |perm| SetAttr {
+        perm: Some(perm),
+        ..SetAttr::default()
+    };
+    let size = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    let flags = OpenFlags::WRITE;
+    let open = |ino| Op::Open { ino, flags };
+    refused(claim(&mut world, open(foreign)), "denied")?;
+    refused(
+        claim(&mut world, attr(foreign, mode(0o777))),
+        "not permitted",
+    )?;
+    refused(claim(&mut world, attr(foreign, size(0))), "denied")?;
+    let times = SetAttr {
+        mtime: Some(SetTime::At(Timestamp(1))),
+        ..size(0)
+    };
+    refused(claim(&mut world, attr(foreign, times)), "denied")?;
+    let theirs = Op::Remove {
+        at: at(shared, "foreign"),
+        which: Removal::Unlink,
+        holds: false,
+    };
+    refused(claim(&mut world, theirs), "not permitted")?;
+    let new = world.reserved();
+    let hidden = world.make(world.open, "new", new);
+    refused(claim(&mut world, hidden), "denied")?;
+    // The user's own file, whatever its mode says; without the claim it counts.
+    world.op(attr(file, mode(0)))?;
+    refused(world.op(open(file)), "denied")?;
+    claim(&mut world, open(file))?;
+    refused(world.op(attr(file, size(7))), "denied")?;
+    claim(&mut world, attr(file, size(7)))
+}
+
+/// As above, for directories: the owner lists a directory that the mode denies the owner, and nobody else.
+fn claims_of_open_directories_are_checked() -> Result<(), String> {
+    let mut world = World::new();
+    let (own, shared) = (world.own, world.shared);
+    let mode = |perm| SetAttr {
+        perm: Some(perm),
+        ..SetAttr::default()
+    };
+    let list = |world: &mut World, dir, checked: bool| {
+        let caller = checked.then(|| Caller {
+            checked,
+            ..Caller::from(&Ctx::user(USER, USER))
+        });
+        let read = Read::List {
+            dir,
+            after: Cookie(0),
+            bytes: 100,
+            with_attributes: false,
+        };
+        let call = Call::Read { caller, read };
+        let listed = world.service.call(&mut world.session, &call);
+        listed.map(drop).map_err(|errno| errno.to_string())
+    };
+    world.op(Op::SetAttr {
+        ino: own,
+        set: mode(0o300),
+    })?;
+    refused(list(&mut world, own, false), "denied")?;
+    list(&mut world, own, true)?;
+    let root = Ctx::root();
+    let set = mode(0o311);
+    world
+        .service
+        .setattr(&root, shared, &set)
+        .map_err(|e| e.to_string())?;
+    refused(list(&mut world, shared, true), "denied")
+}
+
 /// A client names what it can reach: by directories that it may search, or since it holds it.
 fn paths_are_searched() -> Result<(), String> {
     let mut world = World::new();
@@ -570,11 +662,13 @@ fn structures_stay() -> Result<(), String> {
     Ok(())
 }
 
-const CLAIMS: [fn() -> Result<(), String>; 9] = [
+const CLAIMS: [fn() -> Result<(), String>; 11] = [
     ids_are_reserved,
     pages_are_reserved,
     puts_are_checked,
     callers_are_checked,
+    claims_of_open_files_are_checked,
+    claims_of_open_directories_are_checked,
     paths_are_searched,
     writes_need_an_open,
     locks_cover_changes,
