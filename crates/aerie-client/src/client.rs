@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::remote::Remote;
 use aerie_proto::messages::{Class, Greeting, PARTITION};
 use aerie_proto::ops::Caller;
-use medium::{MapOptions, MappedPmem};
+use medium::{Guarding, MapOptions, MappedPmem};
 use pxfs::Credentials;
 use scm::Joined;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,8 @@ pub struct Options {
     pub period: Duration,
     /// Changes are shipped when they have this size in bytes.
     pub batch_bytes: u64,
-    /// For the mapping of the image.
+    /// For the mapping of the image. By default it has a [guard](MapOptions::guarded) against stray stores of the
+    /// program.
     pub map: MapOptions,
 }
 
@@ -33,8 +34,23 @@ impl Default for Options {
         Self {
             period: Duration::from_secs(1),
             batch_bytes: 8 << 20,
-            map: MapOptions::default(),
+            map: MapOptions {
+                guarded: true,
+                ..MapOptions::default()
+            },
         }
+    }
+}
+
+impl Options {
+    /// The defaults, for a program whose user can turn off the guard of the mapping ([`Guarding`]).
+    pub fn of_environment() -> Self {
+        let options = Self::default();
+        let map = MapOptions {
+            guarded: Guarding::of_environment() != Guarding::Off,
+            ..options.map
+        };
+        Self { map, ..options }
     }
 }
 
@@ -116,6 +132,15 @@ impl Client {
     /// The class of the client: the ways in which it reads and writes.
     pub fn class(&self) -> Class {
         self.class
+    }
+
+    /// Whether a stray store of the program into the store kills the program: the client cannot write to the
+    /// memory of the store, or the mapping has a guard.
+    pub fn is_guarded(&self) -> bool {
+        match &self.fs {
+            Fs::Mapped(fs) => self.class != Class::Trusted || fs.fs().memory().base().is_guarded(),
+            Fs::Protected(_) | Fs::Remote(_) => true,
+        }
     }
 
     /// The user of the client, as the caller of its calls.

@@ -7,7 +7,7 @@ use aerie_server::{Limits, Serving};
 use clap::Args;
 use engine::memory::{MapArgs, Region, at_start};
 use engine::{Error, MountRequest, Opened, Prepared, Result, Service, ServiceRequest};
-use medium::{EffectiveDurability, Pmem};
+use medium::{EffectiveDurability, MapOptions, Pmem};
 use pxfs::Pxfs;
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -116,7 +116,12 @@ pub(crate) fn mount(request: &MountRequest) -> Result<Prepared> {
     request.without_sync(NAME)?;
     let path = request.image.path.clone();
     let read_only = request.read_only;
-    let client = Client::connect(&path, &aerie_client::Options::default());
+    // No code of others runs in this process, which a guard would stop from storing.
+    let options = aerie_client::Options {
+        map: MapOptions::default(),
+        ..aerie_client::Options::default()
+    };
+    let client = Client::connect(&path, &options);
     let client = client.map_err(|e| Error::about(&path, e))?;
     Ok(Prepared {
         source: path.display().to_string(),

@@ -63,7 +63,7 @@ pub(crate) enum Made {
 impl Made {
     /// Adds a user of the file system.
     pub(crate) fn client(&self) -> Result<Arc<dyn Tree>> {
-        self.client_with(&aerie_client::Options::default())
+        self.client_with(&aerie_client::Options::of_environment())
     }
 
     /// Adds a user of the file system; a client of a service has these options.

@@ -11,7 +11,7 @@ static SERVICE: Service = Service;
 
 impl run::Backend for Service {
     fn connect(&self, store: &str) -> Result<Arc<dyn FileSystem>, String> {
-        match Client::connect(store.as_ref(), &Options::default()) {
+        match Client::connect(store.as_ref(), &Options::of_environment()) {
             Ok(client) => Ok(Arc::new(client)),
             Err(error) => Err(error.to_string()),
         }

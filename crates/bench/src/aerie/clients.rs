@@ -80,7 +80,7 @@ pub(super) fn measure(
 pub(super) fn batches(target: &str, made: &Made, batch_bytes: u64, files: usize) -> Result<Row> {
     let options = aerie_client::Options {
         batch_bytes,
-        ..aerie_client::Options::default()
+        ..aerie_client::Options::of_environment()
     };
     let tree = made.client_with(&options)?;
     let name = |n| CString::new(format!("batch{batch_bytes}-{n}")).unwrap_or_default();

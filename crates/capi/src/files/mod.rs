@@ -116,7 +116,7 @@ fn errno_of_connect(why: &ConnectError) -> c_int {
 pub(crate) unsafe extern "C" fn selvedge_store_connect(socket: *const c_char) -> *mut Store {
     // SAFETY: the program's promise.
     let socket = OsStr::from_bytes(unsafe { text(socket) });
-    match Client::connect(socket.as_ref(), &Options::default()) {
+    match Client::connect(socket.as_ref(), &Options::of_environment()) {
         Ok(client) => {
             let client = Arc::new(client);
             let files = Files::new(Arc::clone(&client));

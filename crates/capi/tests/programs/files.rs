@@ -56,6 +56,23 @@ fn programs_use_files_and_values_of_a_service() {
 }
 
 #[test]
+fn stray_stores_into_a_store_kill_the_program() {
+    let workshop = Workshop::new();
+    let (service, socket) = served(&workshop);
+    let program = workshop.compile("guard", &recipe("guard.c"));
+    let output = workshop.command(&program).arg(&socket).output().unwrap();
+    if said(&output, &program) == "no protection keys\n" {
+        skip::test("the processor or the kernel has no protection keys");
+    }
+    let client = Client::connect(&socket, &Default::default()).unwrap();
+    let kv = Kv::open(&client, b"values").unwrap();
+    assert_eq!(kv.get(b"key").unwrap().unwrap(), [b'v'; 4096]);
+    drop(kv);
+    drop(client);
+    service.stop();
+}
+
+#[test]
 fn the_example_shares_its_cache_with_other_programs() {
     let workshop = Workshop::new();
     let (service, socket) = served(&workshop);

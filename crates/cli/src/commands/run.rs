@@ -6,6 +6,7 @@ use crate::launch::Launcher;
 use crate::mount::table;
 use crate::output;
 use ::run::{Options, Prepared};
+use medium::Guarding;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -27,8 +28,8 @@ pub(crate) struct Args {
     /// The directory at which the program finds the store
     #[arg(long, value_name = "DIR")]
     at: PathBuf,
-    /// Print at the end, on standard error, how many calls were answered in the process, and how many went
-    /// to the mount and why
+    /// Print at the end, on standard error, how many calls were answered in the process, how many went to
+    /// the mount and why, and whether the store has a guard against stray stores
     #[arg(long)]
     stats: bool,
     /// Do not mount the store: what the library cannot answer finds the directory as it is
@@ -80,6 +81,7 @@ impl Args {
         if self.stats {
             let counts = prepared.counts().map_err(Failure::new)?;
             eprint!("{counts}");
+            eprintln!("{:>12}  {}", "guard", Guarding::of_environment());
         }
         Ok(ended?.code())
     }

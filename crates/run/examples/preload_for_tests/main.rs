@@ -17,7 +17,11 @@ struct Images;
 static IMAGES: Images = Images;
 
 fn open(image: &Path) -> Result<Pxfs<Arc<MappedPmem>>, String> {
-    let memory = MappedPmem::open(image, &MapOptions::default()).map_err(|e| e.to_string())?;
+    let options = MapOptions {
+        guarded: true,
+        ..MapOptions::default()
+    };
+    let memory = MappedPmem::open(image, &options).map_err(|e| e.to_string())?;
     Pxfs::open(Arc::new(memory), Arc::new(SystemClock), Atime::Never).map_err(|e| e.to_string())
 }
 

@@ -174,6 +174,19 @@ fn children_share_open_files_over_fork_exec_and_spawn() {
     place.compare("turns:", &[&program, "{}"]);
 }
 
+/// `SEGV_PKUERR` is 4.
+#[test]
+fn a_stray_store_into_the_store_kills_and_calls_in_handlers_store() {
+    let place = Place::new();
+    let program = compiled(&place, "guard.c", &[]);
+    let (text, finished) = place.run("", &[&program, "{}"]);
+    if text == "no protection keys\n" {
+        return skip::test("the processor or the kernel has no protection keys");
+    }
+    assert_eq!((&text[..], finished.code), ("code 4, handled\n", 0));
+    assert!(finished.counts.of(Reason::Answered) > 100);
+}
+
 #[test]
 fn a_program_that_makes_no_call_on_the_store_connects_to_nothing() {
     let place = Place::new();
