@@ -92,6 +92,14 @@ pub enum Error {
         /// The error of the store.
         source: aerie_objects::Error,
     },
+    /// A protected store could not be made.
+    #[error("{what}: {source}")]
+    Protected {
+        /// The step that failed.
+        what: String,
+        /// The error of the manager of its memory.
+        source: scm::ScmError,
+    },
     /// A service of Aerie could not begin.
     #[error("{what}: {source}")]
     Serve {
@@ -166,5 +174,6 @@ context!(MemoryError, Store, source);
 context!(TxError<Infallible>, Transaction, source);
 context!(LogError, Log, source);
 context!(aerie_objects::Error, Objects, source);
+context!(scm::ScmError, Protected, source);
 context!(aerie_server::ServeError, Serve, source);
 context!(aerie_client::ConnectError, Connect, source);

@@ -3,7 +3,7 @@
 use crate::error::{Context, Result};
 use crate::images;
 use aerie_client::{Client, Options};
-use aerie_server::{Limits, Serving, serve};
+use aerie_server::{Limits, Protected, Serving, serve, serve_protected};
 use medium::{Latency, LatencyModel, MapOptions, Pmem};
 use pxfs::{MkfsOptions, Pxfs};
 use std::borrow::Borrow;
@@ -25,10 +25,7 @@ impl Service {
     /// Serves a new, empty file system.
     pub(crate) fn start(image_bytes: u64, latency: Option<LatencyModel>) -> Result<Self> {
         let what = || "starting a service".to_owned();
-        let home = tempfile::Builder::new()
-            .prefix("selvedge-bench-")
-            .tempdir_in("/dev/shm")
-            .what(what)?;
+        let home = home()?;
         let path = home.path().join("image");
         let memory = images::flushing_file(&path, image_bytes)?;
         let image = File::options().read(true).write(true).open(&path);
@@ -38,6 +35,33 @@ impl Service {
             None => begin(memory, &image, &socket)?,
             Some(model) => begin(Latency::new(memory, model), &image, &socket)?,
         };
+        Ok(Self {
+            serving,
+            _home: home,
+        })
+    }
+
+    /// Serves a new, empty file system in an image.
+    pub(crate) fn start_image(image_bytes: u64) -> Result<Self> {
+        Self::start(image_bytes, None)
+    }
+
+    /// Serves a new, empty file system in a protected store.
+    pub(crate) fn start_protected(bytes: u64) -> Result<Self> {
+        let what = || "starting a service of a protected store".to_owned();
+        let home = home()?;
+        let options = MapOptions {
+            force_flush: true,
+            ..MapOptions::default()
+        };
+        let store = Protected::create(&home.path().join("store"), bytes, &options);
+        let store = Arc::new(store.what(what)?);
+        let memory = store.memory();
+        pxfs::mkfs(&memory, &MkfsOptions::default()).what(what)?;
+        let clock = Arc::new(SystemClock);
+        let fs = Pxfs::open_protected(memory, store.clone(), clock, Atime::Never).what(what)?;
+        let socket = home.path().join("socket");
+        let serving = serve_protected(fs, &store, &socket, Limits::default()).what(what)?;
         Ok(Self {
             serving,
             _home: home,
@@ -62,6 +86,14 @@ impl Service {
             _service: service,
         })
     }
+}
+
+/// A directory for a store and its socket.
+fn home() -> Result<TempDir> {
+    let mut dir = tempfile::Builder::new();
+    dir.prefix("selvedge-bench-")
+        .tempdir_in("/dev/shm")
+        .what(|| "making a directory for a service".into())
 }
 
 fn begin<P: Pmem + 'static>(memory: P, image: &File, socket: &Path) -> Result<Serving> {

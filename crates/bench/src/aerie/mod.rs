@@ -10,6 +10,7 @@ mod calls;
 mod clients;
 mod goals;
 mod options;
+mod protection;
 mod run;
 mod sharing;
 mod under_run;
@@ -278,6 +279,11 @@ mod tests {
         // For each target readers, writers and two kinds of a mix, alone and with others.
         assert_eq!(count(", one file"), 2 * (3 + 4));
         assert_eq!(count(", own directories"), 2 * 3);
+        // An image and a protected store.
+        assert_eq!(
+            count(" 1,000 files") + count("sync, 4 KiB") + count("sync, 1 MiB"),
+            2 * protection::COUNT
+        );
         assert_eq!(report.missing(), [""; 0]);
         // Without those of the mount and of other processes.
         let of_values = |goal: &&Goal| goal.what.starts_with("kvfs");

@@ -116,16 +116,19 @@ pub enum Part {
     Clients,
     /// Batches of several sizes.
     Batches,
+    /// Changes of protection.
+    Protection,
 }
 
 impl Part {
     /// All parts, in the order of the report.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Calls,
         Self::Sharing,
         Self::Workloads,
         Self::Clients,
         Self::Batches,
+        Self::Protection,
     ];
 
     /// The name of the part, as `--part` takes it.
@@ -136,6 +139,7 @@ impl Part {
             Self::Workloads => "workloads",
             Self::Clients => "clients",
             Self::Batches => "batches",
+            Self::Protection => "protection",
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use super::calls::Calls;
 use super::options::ROOM;
-use super::{Options, Part, Row, Target, clients, sharing, under_run};
+use super::{Options, Part, Row, Target, clients, protection, sharing, under_run};
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::machine::Pinned;
 use crate::scaling::thread_counts;
+use crate::service::Service;
 use crate::target::{self, Made, Making};
 use crate::tree::Tree;
 use crate::workloads::{self, Workload};
@@ -36,6 +37,7 @@ impl Run<'_> {
             Part::Workloads => self.workloads(),
             Part::Clients => self.clients(),
             Part::Batches => self.batches(),
+            Part::Protection => self.protection(),
         }
     }
 
@@ -217,6 +219,25 @@ impl Run<'_> {
                 let row = clients::batches(&name, &made, bytes, files)?;
                 self.rows.push(row);
             }
+        }
+        Ok(())
+    }
+
+    /// Changes of protection, on an image and on a protected store.
+    fn protection(&mut self) -> Result<()> {
+        if self.options.dir.is_some() || self.some(&[Target::Pxfs]).is_empty() {
+            return Ok(());
+        }
+        let name = Target::Pxfs.name();
+        let protected = format!("{name}, protected");
+        for (target, start) in [
+            (name, Service::start_image as fn(u64) -> Result<Service>),
+            (&protected, Service::start_protected),
+        ] {
+            self.next(&format!("changes of protection: {target}"))?;
+            let made = Made::Service(Arc::new(start(protection::IMAGE_BYTES)?));
+            let rows = protection::measure(target, &*made.client()?, self.options.rounds)?;
+            self.rows.extend(rows);
         }
         Ok(())
     }
