@@ -125,6 +125,8 @@ ssize_t selvedge_kv_get(selvedge_kv *kv, const void *key, size_t key_size, void 
 
 /* Calls `reader` with the value of a key, in place where possible, and returns 0. `reader` must not use the
  * store, nor wait for threads that do; calls on keys fail with EDEADLK.
+ * It must not store to the value: where the processor has protection keys, this kills the process, and elsewhere
+ * it changes the file.
  *
  * The value does not change while the session lasts. The session ends if `reader` takes longer than the lease
  * of the service (10 s) while another program waits to change the value, or if the process is stopped for that
