@@ -61,6 +61,9 @@ pub enum Error {
     /// The protection of pages cannot be changed.
     #[error("cannot protect pages: {0}")]
     Protection(String),
+    /// Another open transaction changes the object, or the change must run in a transaction that runs alone.
+    #[error("another transaction is in the way")]
+    Claimed,
     /// The log.
     #[error(transparent)]
     Log(#[from] LogError),

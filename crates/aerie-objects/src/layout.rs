@@ -11,18 +11,24 @@ pub const MIN_PAGES: u64 = 32;
 
 /// The first bytes.
 pub const MAGIC: [u8; 8] = *b"SELVAERI";
-/// Version of the format.
+/// Version of the format of a store with one redo log.
 pub const VERSION: u64 = 1;
+/// Version of the format of a store with several redo logs.
+pub const VERSION_OF_SEVERAL: u64 = 2;
+/// Most redo logs of a store.
+pub const LOGS_MAX: u64 = 16;
+/// Least bytes of a redo log.
+pub const LOG_MIN: u64 = 4 * PAGE;
 
 /// Offsets in the superblock.
 pub mod at {
-    /// Version of the format.
+    /// Version of the format (lower half), and the number of redo logs if there are several (upper half).
     pub const VERSION: u64 = 8;
     /// Bytes of the partition.
     pub const BYTES: u64 = 16;
-    /// Byte offset of the redo log.
+    /// Byte offset of the first redo log. The others follow it.
     pub const LOG: u64 = 24;
-    /// Bytes of the redo log.
+    /// Bytes of the first redo log.
     pub const LOG_BYTES: u64 = 32;
     /// UUID (16 bytes).
     pub const UUID: u64 = 40;

@@ -5,6 +5,7 @@
 //!
 //! - **O1** A transaction is durable when [`Transaction::commit`] returns. Before that, a crash leaves
 //!   all of it or nothing.
+//!   Transactions that are open at a time change different objects.
 //! - **O2** A crash leaks nothing: what no object uses is free when the store is opened.
 //! - **O3** A reader ends, with a result or an error, whatever the memory contains, and allocates no
 //!   more than a page for each page that it visits. It never panics.
@@ -41,6 +42,8 @@
 
 mod changing;
 mod check;
+mod claims;
+mod commit;
 mod error;
 mod id;
 pub mod layout;
@@ -56,6 +59,7 @@ mod record;
 mod remains;
 mod reserve;
 pub mod seeded;
+mod slots;
 mod space;
 mod store;
 mod superblock;
@@ -79,5 +83,5 @@ pub use reading::object::{
 pub use reading::tree::{next_page, page};
 pub use reserve::{NewObject, Reserve};
 pub use store::{Store, recover};
-pub use superblock::{Superblock, format, format_with};
+pub use superblock::{Superblock, format, format_logs, format_with};
 pub use transaction::{Before, Mark, Transaction};

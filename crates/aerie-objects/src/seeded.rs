@@ -31,4 +31,16 @@ medium::seeded_bugs! {
     RemainsKept,
     /// Opening a store repairs no readers.
     NotRepaired,
+    /// Two open transactions change the same object.
+    ClaimedTwice,
+    /// Claims end before the record is truncated.
+    ClaimsEndEarly,
+    /// A recovery replays the first log only.
+    OneLogReplayed,
+    /// A roll-back frees a page of headers of which another transaction has taken one.
+    HeadersTakenBack,
+    /// New headers are not zeros.
+    HeadersNotCleared,
+    /// A directory moves beside other transactions.
+    MovedBeside,
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::reserve::{NewObject, Reserve};
-use crate::whole::Whole;
+use crate::whole::{HEADERS, Whole};
 use crate::{Kind, ObjectId, Readers};
 use std::ops::Range;
 
@@ -144,29 +144,29 @@ impl Space {
         }
     }
 
-    /// Undoes the last [`take_header`](Self::take_header).
-    pub(crate) fn give_new(&mut self, NewObject { id, generation }: NewObject) {
+    /// Undoes the last [`take_header`](Self::take_header). Returns the page of the header if no other header there
+    /// is used: the page belongs to the caller.
+    pub(crate) fn give_new(&mut self, NewObject { id, generation }: NewObject) -> Option<u64> {
         match self {
             Self::Whole(whole) => whole.give_header(id.header()),
             Self::Part(part) => {
                 part.taken_headers.pop();
                 part.headers.push((id.header(), generation));
+                None
             }
         }
     }
 
-    /// Makes a page one of headers, which are all free.
-    pub(crate) fn add_headers(&mut self, page: u64) {
-        if let Self::Whole(whole) = self {
-            whole.add_headers(page);
-        }
-    }
-
-    /// Takes back a page of headers of which none is used.
-    pub(crate) fn remove_headers(&mut self, page: u64) {
-        if let Self::Whole(whole) = self {
-            whole.remove_headers(page);
-        }
+    /// Makes a page of zeros one of headers, of which one is taken for an object of this kind.
+    pub(crate) fn add_headers(&mut self, page: u64, kind: Kind) -> Option<NewObject> {
+        let Self::Whole(whole) = self else {
+            return None;
+        };
+        whole.add_headers(page);
+        Some(NewObject {
+            id: ObjectId::new(kind, whole.take_header_in(page)?),
+            generation: whole.next_generation(),
+        })
     }
 
     /// Frees the header of an object, and its page if no other header there is used.
@@ -193,13 +193,13 @@ impl Space {
     }
 
     /// Reserves pages and headers, as many as there are of the wanted ones. With protection, the headers are in
-    /// pages that `readers` may read, and nobody may read the other pages. `clear` fills a page with zeros.
+    /// pages that `readers` may read, and nobody may read the other pages. `clear` fills pages with zeros.
     pub(crate) fn reserve(
         &mut self,
         pages: usize,
         headers: usize,
         readers: Readers,
-        clear: impl Fn(u64),
+        clear: impl Fn(&[u64]) -> Result<()>,
     ) -> Reserve {
         let mut reserve = Reserve::default();
         let Self::Whole(whole) = self else {
@@ -209,11 +209,14 @@ impl Space {
             match whole.take_header(|of| readers.is_within(of)) {
                 Some(header) => drop(reserve.headers.insert(header, whole.next_generation())),
                 None => {
-                    let Ok(page) = whole.take_page(readers) else {
+                    let missing = headers - reserve.headers.len();
+                    let added = add_headers(whole, missing, readers, &clear);
+                    if added.is_empty() {
                         break;
-                    };
-                    clear(page);
-                    whole.add_headers(page);
+                    }
+                    for header in added {
+                        reserve.headers.insert(header, whole.next_generation());
+                    }
                 }
             }
         }
@@ -246,4 +249,26 @@ impl Space {
             part.pages.extend(pages);
         }
     }
+}
+
+/// Takes this number of headers of new pages, or fewer.
+fn add_headers(
+    whole: &mut Whole,
+    headers: usize,
+    readers: Readers,
+    clear: impl Fn(&[u64]) -> Result<()>,
+) -> Vec<u64> {
+    let pages = (0..headers.div_ceil(HEADERS)).map_while(|_| whole.take_page(readers).ok());
+    let pages: Vec<u64> = pages.collect();
+    if clear(&pages).is_err() {
+        pages.into_iter().for_each(|page| whole.give_page(page));
+        return Vec::new();
+    }
+    let mut taken = Vec::new();
+    for page in pages {
+        whole.add_headers(page);
+        let left = headers - taken.len();
+        taken.extend((0..left).map_while(|_| whole.take_header_in(page)));
+    }
+    taken
 }

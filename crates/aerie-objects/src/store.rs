@@ -9,16 +9,17 @@ use crate::overlay::Overlay;
 use crate::protection::Protection;
 use crate::reading::object::generation;
 use crate::reserve::Reserve;
+use crate::slots::{Company, Slots};
 use crate::space::{Part, Space};
 use crate::superblock::Superblock;
-use crate::transaction::{Buffers, Changes, Transaction};
+use crate::transaction::{Buffers, Changes, Transaction, clear_headers};
 use crate::whole::Whole;
 use crate::{ObjectId, Readers};
 use medium::Pmem;
 use vfs::check::Report;
 use vfs::sync::Mutex;
 
-/// Replays the log of a store, for a look at it without [`Store::open`]. Returns whether it had records.
+/// Replays the logs of a store, for a look at it without [`Store::open`]. Returns whether it had records.
 ///
 /// # Errors
 /// As [`Store::open`], but for [`Error::Damaged`].
@@ -31,7 +32,7 @@ pub fn recover<P: Pmem + Clone>(memory: &P) -> Result<bool> {
 pub struct Store<P> {
     memory: P,
     superblock: Superblock,
-    changes: Mutex<Changes<P>>,
+    slots: Slots<Changes<P>>,
     space: Mutex<Space>,
     protection: Option<Protection>,
     is_speculation: bool,
@@ -55,7 +56,9 @@ impl<P: Pmem + Clone> Store<P> {
     pub fn open_with(memory: P, protection: Option<Protection>) -> Result<Self> {
         let superblock = Superblock::load(&memory)?;
         let Replayed {
-            log, generation, ..
+            mut logs,
+            generation,
+            ..
         } = replay(&memory, &superblock)?;
         let mut report = Report::default();
         let walk = walk(&memory, &superblock, &mut report);
@@ -68,6 +71,10 @@ impl<P: Pmem + Clone> Store<P> {
             let headers = walk.headers.keys().copied();
             protection.repair(&memory, &superblock, headers)?;
         }
+        if protection.is_some() {
+            // The readers of pages are changed for one transaction at a time.
+            logs.truncate(1);
+        }
         let guard = protection
             .as_ref()
             .map(|protection| protection.guard.clone());
@@ -76,7 +83,7 @@ impl<P: Pmem + Clone> Store<P> {
         let space = Space::Whole(Box::new(space));
         Ok(Self {
             protection,
-            ..Self::new(memory, superblock, Some(log), space)
+            ..Self::new(memory, superblock, logs.into_iter().map(Some), space)
         })
     }
 }
@@ -90,7 +97,11 @@ impl<P: Pmem> Store<Overlay<P>> {
     pub fn speculate(memory: Overlay<P>) -> Result<Self> {
         let superblock = Superblock::load(&memory)?;
         let part = Part::new(&Reserve::default(), memory.private_pages());
-        Ok(Self::new(memory, superblock, None, Space::Part(part)))
+        let space = Space::Part(part);
+        Ok(Self {
+            is_speculation: true,
+            ..Self::new(memory, superblock, [None], space)
+        })
     }
 
     /// Drops all changes of the speculation. It can use again the pages and headers that it had taken, if
@@ -140,36 +151,64 @@ impl<P: Pmem> Store<Overlay<P>> {
 }
 
 impl<P> Store<P> {
-    fn new(memory: P, superblock: Superblock, log: Option<Log<P>>, space: Space) -> Self {
-        let buffers = Buffers::default();
+    fn new(
+        memory: P,
+        superblock: Superblock,
+        logs: impl IntoIterator<Item = Option<Log<P>>>,
+        space: Space,
+    ) -> Self {
+        let changes = |log| Changes {
+            log,
+            buffers: Buffers::default(),
+        };
         Self {
             memory,
             superblock,
             protection: None,
-            is_speculation: log.is_none(),
-            changes: Mutex::new(Changes { log, buffers }),
+            is_speculation: false,
+            slots: Slots::new(logs.into_iter().map(changes)),
             space: Mutex::new(space),
         }
     }
 }
 
 impl<P: Pmem> Store<P> {
-    /// Begins a transaction. It waits for the end of the one before.
+    /// Begins a transaction that runs alone. It waits for the end of all others.
     ///
     /// # Errors
     /// [`Error::NotAStore`] after a failed commit: the store must be opened again.
     pub fn begin(&self) -> Result<Transaction<'_, P>> {
-        let changes = self.changes.lock();
-        if changes.log.as_ref().is_some_and(|log| log.is_failed) {
-            let what = "a commit has failed; open the store again".to_owned();
-            return Err(Error::NotAStore(what));
-        }
+        self.begin_in(Company::Alone)
+    }
+
+    /// Begins a transaction beside [others](Self::most_open) of this kind. It waits until one that runs alone has
+    /// ended, and while too many are open.
+    ///
+    /// Its steps return [`Error::Claimed`] for an object that another open transaction changes, and for a
+    /// collection that moves, since two moves could make a cycle. The caller then rolls back, commits, and repeats
+    /// the changes in a transaction that runs alone. Each sees what the others have committed. The caller makes
+    /// sure that they do so between two of its changes, each of which takes several steps: changes run under a
+    /// lock for readers, and [`Transaction::commit_beside`] gets this lock.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn begin_beside(&self) -> Result<Transaction<'_, P>> {
+        self.begin_in(Company::Beside)
+    }
+
+    /// Most transactions that are open at a time: the number of redo logs, but 1 in a store with protection.
+    pub fn most_open(&self) -> usize {
+        self.slots.count()
+    }
+
+    fn begin_in(&self, company: Company) -> Result<Transaction<'_, P>> {
         Ok(Transaction::new(
             &self.memory,
             &self.superblock,
             &self.space,
             self.protection.as_ref(),
-            changes,
+            self.slots.take(company)?,
+            company,
         ))
     }
 
@@ -214,9 +253,7 @@ impl<P: Pmem> Store<P> {
     /// [`reserve`](Self::reserve) for `readers`. In a store with protection, they may read the headers, and
     /// nobody may read the pages.
     pub fn reserve_for(&self, readers: Readers, pages: usize, headers: usize) -> Reserve {
-        // Readers find free headers. After a crash nothing leads to them, and all words of one that is
-        // used come from a record: no fence.
-        let clear = |page| self.memory.store_nt(page, &[0; PAGE as usize]);
+        let clear = |pages: &[u64]| clear_headers(&self.memory, pages);
         self.space.lock().reserve(pages, headers, readers, clear)
     }
 

@@ -1,13 +1,12 @@
 //! Changes of storage objects that become durable together.
 //!
 //! A transaction keeps the words that it changes in memory, by their offsets. Pages that it takes are
-//! not reachable, so that their words are stored at once. [`Transaction::commit`] proceeds in four steps:
+//! not reachable, so that their words are stored at once. `commit` makes the changes durable.
 //!
-//! 1. New pages and contents are durable before the record that may point to them (initialise-before-point).
-//! 2. The record with all words is durable in the redo log: this is the commit.
-//! 3. The words are stored at home and durable (home-before-reclaim). Meanwhile the version of each
-//!    changed object is odd.
-//! 4. The log is truncated. Memory that the transaction has freed can be used from here on.
+//! Several transactions of a store may be open at a time, if they change different objects
+//! ([`Store::begin_beside`](crate::Store::begin_beside)). Each has a redo log of its own, and claims the objects
+//! that it changes (`claims`). It sees the words of the others when these are durable. Pages of headers belong to
+//! no transaction: others may take headers of a page that a transaction has added and then rolls back.
 //!
 //! The transaction of a speculation stores all words at once, and keeps the old ones to undo it.
 //! Meanwhile the version of each changed object is odd.
@@ -18,23 +17,23 @@ use crate::load::Load;
 use crate::log::Log;
 use crate::protection::Protection;
 use crate::reading::object::generation;
-use crate::record;
 use crate::reserve::NewObject;
 use crate::seeded::{Bug, hit};
+use crate::slots::{Company, Slot};
 use crate::space::Space;
 use crate::superblock::Superblock;
 use crate::{Kind, ObjectId, Readers};
 use hashbrown::{HashMap, HashSet};
-use medium::{LINE_BYTES, Pmem, Rule};
+use medium::{Pmem, Rule};
 use std::sync::atomic::{Ordering, fence};
-use vfs::sync::{Mutex, MutexGuard};
+use vfs::sync::Mutex;
 
 /// The second own word, on which the readers of an object may depend, besides the first.
 const OWNER: u64 = header::OWN + 1;
 
 /// One step, as it is undone.
 #[derive(Debug)]
-enum Step {
+pub(crate) enum Step {
     /// The word at this offset had this value here, if any.
     Word(u64, Option<u64>),
     /// The word at this offset had this value, and was stored at once.
@@ -44,24 +43,25 @@ enum Step {
     GavePage(u64),
     TookHeader(NewObject),
     GaveHeader(u64),
-    NewHeaders(u64),
     /// The object was changed, and before that at this step, if ever.
     Changed(ObjectId, Option<usize>),
 }
 
 /// A point of a transaction to which it can be rolled back.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark(usize);
+pub struct Mark(pub(crate) usize);
 
 /// The changes of a transaction.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    words: HashMap<u64, u64>,
+    pub(crate) words: HashMap<u64, u64>,
     /// Pages that nothing reaches yet, with the number of steps before each.
-    fresh: HashMap<u64, usize>,
+    pub(crate) fresh: HashMap<u64, usize>,
     /// The changed objects, each with the number of steps before its last change that was noted.
-    changed: HashMap<ObjectId, usize>,
-    steps: Vec<Step>,
+    pub(crate) changed: HashMap<ObjectId, usize>,
+    /// The headers of the objects that the transaction has claimed.
+    pub(crate) claimed: HashSet<u64>,
+    pub(crate) steps: Vec<Step>,
 }
 
 impl Buffers {
@@ -74,12 +74,13 @@ impl Buffers {
         self.words.clear();
         self.fresh.clear();
         self.changed.clear();
+        self.claimed.clear();
         self.steps.clear();
         self
     }
 }
 
-/// The log and the buffers, which one transaction at a time uses.
+/// A log and buffers, which one transaction at a time uses.
 pub(crate) struct Changes<P> {
     /// The redo log. A speculation has none.
     pub(crate) log: Option<Log<P>>,
@@ -89,28 +90,31 @@ pub(crate) struct Changes<P> {
 
 /// The objects of a transaction whose readers may change.
 #[derive(Default)]
-struct Reclassed {
+pub(crate) struct Reclassed {
     /// The readers of the object that was last looked at.
     known: Option<(ObjectId, Readers)>,
     /// Objects that were changed since their pages were narrowed.
     wide: Vec<ObjectId>,
     /// Those that were narrowed, each with whether objects below it change their readers, too.
-    narrow: HashMap<ObjectId, bool>,
+    pub(crate) narrow: HashMap<ObjectId, bool>,
     /// Steps before the last time.
     steps: usize,
 }
 
 /// Changes that are not durable yet. To drop it undoes them.
 pub struct Transaction<'a, P: Pmem> {
-    memory: &'a P,
-    superblock: &'a Superblock,
-    space: &'a Mutex<Space>,
-    protection: Option<&'a Protection>,
-    reclassed: Reclassed,
-    shared: MutexGuard<'a, Changes<P>>,
-    changes: Buffers,
+    pub(crate) memory: &'a P,
+    pub(crate) superblock: &'a Superblock,
+    pub(crate) space: &'a Mutex<Space>,
+    pub(crate) protection: Option<&'a Protection>,
+    pub(crate) reclassed: Reclassed,
+    pub(crate) slot: Slot<'a, Changes<P>>,
+    company: Company,
+    pub(crate) changes: Buffers,
+    /// Free pages that only this transaction takes.
+    stock: Vec<u64>,
     /// Whether contents were stored that must be durable before the commit.
-    has_contents: bool,
+    pub(crate) has_contents: bool,
     /// Steps before the last mark.
     marked: usize,
 }
@@ -121,7 +125,8 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         superblock: &'a Superblock,
         space: &'a Mutex<Space>,
         protection: Option<&'a Protection>,
-        mut shared: MutexGuard<'a, Changes<P>>,
+        mut slot: Slot<'a, Changes<P>>,
+        company: Company,
     ) -> Self {
         Self {
             memory,
@@ -129,8 +134,10 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             space,
             protection,
             reclassed: Reclassed::default(),
-            changes: std::mem::take(&mut shared.buffers),
-            shared,
+            changes: std::mem::take(&mut slot.buffers),
+            slot,
+            company,
+            stock: Vec::new(),
             has_contents: false,
             marked: 0,
         }
@@ -141,14 +148,31 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         let Buffers { words, changed, .. } = &self.changes;
         // A word takes two at most; each changed object has a new version.
         let most = 2 * (words.len() + changed.len()) as u64;
-        self.shared
-            .log
-            .as_ref()
-            .is_none_or(|log| most <= log.longest)
+        self.slot.log.as_ref().is_none_or(|log| most <= log.longest)
     }
 
-    fn is_speculative(&self) -> bool {
-        self.shared.log.is_none()
+    pub(crate) fn is_speculative(&self) -> bool {
+        self.slot.log.is_none()
+    }
+
+    /// Whether no other transaction is open.
+    pub fn is_alone(&self) -> bool {
+        self.company == Company::Alone
+    }
+
+    /// Has no other transaction change the object until the end of this one, although this one may not change
+    /// it either. A change does so by itself.
+    ///
+    /// # Errors
+    /// [`Error::Claimed`] if another open transaction has done so.
+    pub fn claim(&mut self, object: ObjectId) -> Result<()> {
+        let (slot, claimed) = (&self.slot, &mut self.changes.claimed);
+        if self.company == Company::Alone || claimed.contains(&object.header()) {
+            return Ok(());
+        }
+        slot.slots.claims.claim(object.header(), slot.number)?;
+        claimed.insert(object.header());
+        Ok(())
     }
 
     /// The memory. Contents of pages are there, changed words are not.
@@ -159,10 +183,6 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     /// The superblock of the store.
     pub fn superblock(&self) -> &'a Superblock {
         self.superblock
-    }
-
-    fn is_fresh(&self, off: u64) -> bool {
-        self.changes.fresh.contains_key(&(off / PAGE * PAGE))
     }
 
     /// Whether the object exists or is being made by this transaction. Its header is then not
@@ -292,6 +312,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         if last.is_some_and(|last| last >= self.marked) {
             return Ok(());
         }
+        self.claim(object)?;
         if last.is_none() && self.is_speculative() {
             self.set_version(object, |version| version | 1)?;
             // Readers that see a new word also see the odd version.
@@ -338,7 +359,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     /// Takes a page with the contents of its last use, in place of which the caller
     /// [stores](Self::store_contents) others.
     pub(crate) fn take_unfilled(&mut self, readers: Readers) -> Result<u64> {
-        let page = match self.reused() {
+        let page = match self.reused().or_else(|| self.stock.pop()) {
             Some(page) => page,
             None => self.space.lock().take_page(readers)?,
         };
@@ -376,16 +397,45 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         let found = self.space.lock().take_header(kind, readers)?;
         let new = match found {
             Some(new) => new,
-            None => {
-                let page = self.take_page(readers)?;
-                let mut space = self.space.lock();
-                space.add_headers(page);
-                self.changes.steps.push(Step::NewHeaders(page));
-                space.take_header(kind, readers)?.ok_or(Error::Full)?
-            }
+            None => self.take_new_header(kind, readers)?,
         };
         self.changes.steps.push(Step::TookHeader(new));
         Ok(new)
+    }
+
+    /// Takes a header of a new page. The page does not belong to the transaction: others can take headers there,
+    /// and the words of all headers are in records.
+    fn take_new_header(&mut self, kind: Kind, readers: Readers) -> Result<NewObject> {
+        let page = match self.stock.pop() {
+            Some(page) => page,
+            None => self.space.lock().take_page(readers)?,
+        };
+        let cleared = clear_headers(self.memory, &[page]);
+        let mut space = self.space.lock();
+        match cleared {
+            Ok(()) => space.add_headers(page, kind).ok_or(Error::Full),
+            Err(error) => {
+                space.give_page(page);
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the transaction take these pages before others. They are free, and nobody else takes them: what it
+    /// leaves is free for all after its end. In a store with protection they are free for all at once.
+    pub fn stock(&mut self, pages: impl IntoIterator<Item = u64>) {
+        match self.protection {
+            None => self.stock.extend(pages),
+            Some(_) => {
+                let mut space = self.space.lock();
+                pages.into_iter().for_each(|page| space.give_page(page));
+            }
+        }
+    }
+
+    /// Takes back what the transaction has left of [`stock`](Self::stock), for another transaction.
+    pub fn take_stock(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.stock)
     }
 
     /// Frees a header after the commit.
@@ -421,11 +471,13 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             Step::Word(off, None) => drop(words.remove(&off)),
             Step::TookPage(page) => {
                 self.changes.fresh.remove(&page);
-                self.space.lock().untake_page(page);
+                self.keep_page(page);
             }
             Step::TookReserved(page) => self.space.lock().give_reserved(page),
-            Step::TookHeader(new) => self.space.lock().give_new(new),
-            Step::NewHeaders(page) => self.space.lock().remove_headers(page),
+            Step::TookHeader(new) => {
+                let page = self.space.lock().give_new(new);
+                page.into_iter().for_each(|page| self.keep_page(page));
+            }
             Step::Changed(object, Some(last)) => drop(self.changes.changed.insert(object, last)),
             Step::Changed(object, None) => {
                 self.changes.changed.remove(&object);
@@ -437,154 +489,50 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         }
     }
 
+    /// Keeps a page that was taken and is not needed, since the changes may be tried again.
+    fn keep_page(&mut self, page: u64) {
+        match self.is_speculative() || self.protection.is_some() {
+            true => self.space.lock().untake_page(page),
+            false => self.stock.push(page),
+        }
+    }
+
     /// Gives an object of a speculation its next even version, for readers.
-    fn show(&self, object: ObjectId) {
+    pub(crate) fn show(&self, object: ObjectId) {
         // Readers that see this version also see all words.
         fence(Ordering::Release);
         // The memory could be read when the version became odd; its next fence reports a failure.
         let _ = self.set_version(object, |version| (version | 1).wrapping_add(1));
     }
-
-    /// Makes all changes durable. Those of a speculation are complete.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`]: nothing has changed. Errors of the memory or of the log: the changes may
-    /// or may not be durable, and the store accepts no more transactions.
-    pub fn commit(mut self) -> Result<()> {
-        if self.is_speculative() {
-            self.changes
-                .changed
-                .keys()
-                .for_each(|object| self.show(*object));
-            self.give();
-            return Ok(self.memory.fence(Rule::DurableBeforeUse)?);
-        }
-        self.narrow()?;
-        let mut words: Vec<_> = self.changes.words.drain().collect();
-        let versions = self.versions()?;
-        words.extend(&versions);
-        words.sort_unstable();
-        let record = record::encode(&words);
-        if !record.is_empty() {
-            self.append_and_store(&words, &versions, &record)?;
-        }
-        self.give();
-        if let Some(protection) = self.protection {
-            let changed = self.reclassed.narrow.drain();
-            // A page with too few readers does no harm: the service reads it for the others.
-            let _ = protection.settle(self.memory, self.superblock, changed);
-        }
-        Ok(())
-    }
-
-    fn append_and_store(
-        &mut self,
-        words: &[(u64, u64)],
-        versions: &[(u64, u64)],
-        record: &[u64],
-    ) -> Result<()> {
-        let flushed = self.fresh_pages();
-        let (memory, has_contents) = (self.memory, self.has_contents);
-        let Some(log) = &mut self.shared.log else {
-            return Ok(());
-        };
-        if record.len() as u64 > log.longest {
-            let (words, most) = (record.len() as u64, log.longest);
-            return Err(Error::TooLarge { words, most });
-        }
-        log.is_failed = true;
-        flush_fresh(memory, &flushed, has_contents)?;
-        let end = log.appender.append(record)?;
-        if !hit(Bug::HomeBeforeLog) {
-            log.appender.flush()?;
-        }
-        store_home(memory, words, versions)?;
-        if hit(Bug::HomeBeforeLog) {
-            log.appender.flush()?;
-        }
-        log.consumer.truncate(end)?;
-        log.is_failed = false;
-        Ok(())
-    }
-
-    fn fresh_pages(&self) -> Vec<u64> {
-        self.changes.fresh.keys().copied().collect()
-    }
-
-    /// The next version of each changed object that readers may know, with its place.
-    fn versions(&self) -> Result<Vec<(u64, u64)>> {
-        let is_known = |object: &&ObjectId| !self.is_fresh(object.header());
-        let next = |object: &ObjectId| {
-            let at = object.header() + header::VERSION * 8;
-            let version = self.memory.load(at)?;
-            Ok((at, (version | 1).wrapping_add(1)))
-        };
-        self.changes
-            .changed
-            .keys()
-            .filter(is_known)
-            .map(next)
-            .collect()
-    }
-
-    /// Frees what the transaction has given back.
-    fn give(&mut self) {
-        let mut space = self.space.lock();
-        for step in self.changes.steps.drain(..) {
-            match step {
-                Step::GavePage(page) => space.give_page(page),
-                Step::GaveHeader(header) => space.give_header_and_page(header),
-                _ => {}
-            }
-        }
-    }
 }
 
 impl<P: Pmem> Drop for Transaction<'_, P> {
     fn drop(&mut self) {
-        self.roll_back(Mark(0));
-        self.shared.buffers = std::mem::take(&mut self.changes).clear();
-    }
-}
-
-fn flush_fresh<P: Pmem>(memory: &P, fresh: &[u64], has_contents: bool) -> Result<()> {
-    for page in fresh {
-        memory.flush(*page, PAGE);
-    }
-    let has_contents = has_contents && !hit(Bug::ContentsNotFenced);
-    let is_needed = !fresh.is_empty() || has_contents;
-    if is_needed && !hit(Bug::NoInitFence) {
-        memory.fence(Rule::InitialiseBeforePoint)?;
-    }
-    Ok(())
-}
-
-fn store_home<P: Pmem>(memory: &P, words: &[(u64, u64)], versions: &[(u64, u64)]) -> Result<()> {
-    for (at, next) in versions {
-        memory.store_word(*at, next - 1);
-    }
-    // Readers that see a new word also see the odd version, and those that see the next even
-    // version also see all words.
-    fence(Ordering::Release);
-    let later: HashSet<u64> = versions.iter().map(|(at, _)| *at).collect();
-    for (off, value) in words.iter().filter(|(off, _)| !later.contains(off)) {
-        memory.store_word(*off, *value);
-    }
-    fence(Ordering::Release);
-    for (at, next) in versions {
-        memory.store_word(*at, *next);
-    }
-    let mut flushed = None;
-    for line in words.iter().map(|(off, _)| off / LINE_BYTES) {
-        // The words are in order.
-        if flushed.replace(line) != Some(line) {
-            memory.flush(line * LINE_BYTES, LINE_BYTES);
+        if self.slot.slots.must_work().is_err() {
+            // Nobody takes pages of which a record may be found when the store is opened again. The claims
+            // matter no more.
+            return;
         }
+        self.roll_back(Mark(0));
+        self.release_claims();
+        if !self.stock.is_empty() {
+            let mut space = self.space.lock();
+            self.stock.drain(..).for_each(|page| space.give_page(page));
+        }
+        self.slot.buffers = std::mem::take(&mut self.changes).clear();
     }
-    if !hit(Bug::ReclaimBeforeHome) {
-        memory.fence(Rule::HomeBeforeReclaim)?;
+}
+
+/// Makes pages zeros, in which others may look for headers from here on. A page may have had contents of users:
+/// after a crash, too, they must not be taken for objects.
+pub(crate) fn clear_headers<P: Pmem>(memory: &P, pages: &[u64]) -> Result<()> {
+    if hit(Bug::HeadersNotCleared) {
+        return Ok(());
     }
-    Ok(())
+    for page in pages {
+        memory.store_nt(*page, &[0; PAGE as usize]);
+    }
+    Ok(memory.fence(Rule::InitialiseBeforePoint)?)
 }
 
 impl<P: Pmem> Load for Transaction<'_, P> {

@@ -21,8 +21,8 @@ use std::sync::Arc;
 const REFILL: u64 = 32;
 
 /// Headers in a page of headers.
-const HEADERS: u64 = PAGE / HEADER_BYTES;
-const _: () = assert!(HEADERS == u32::BITS as u64);
+pub(crate) const HEADERS: usize = (PAGE / HEADER_BYTES) as usize;
+const _: () = assert!(HEADERS == u32::BITS as usize);
 
 /// Divides a range into blocks whose start is a multiple of their length, a power of two.
 fn blocks(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
@@ -203,8 +203,16 @@ impl Whole {
         let guard = self.guard.as_deref();
         let fits = |page: &&u64| guard.is_none() || fit(readers(guard, **page));
         let page = *self.open.iter().take(LOOKED_AT).find(fits)?;
+        self.take_header_in(page)
+    }
+
+    /// Takes a free header of this page.
+    pub(crate) fn take_header_in(&mut self, page: u64) -> Option<u64> {
         let bits = self.headers.get_mut(&page)?;
         let slot = bits.trailing_ones();
+        if slot == u32::BITS {
+            return None;
+        }
         *bits |= 1 << slot;
         if *bits == u32::MAX {
             self.open.remove(&page);
@@ -218,36 +226,31 @@ impl Whole {
         self.open.insert(page);
     }
 
-    /// Takes back a page of headers of which none is used.
-    pub(crate) fn remove_headers(&mut self, page: u64) {
-        debug_assert_eq!(self.headers.get(&page), Some(&0));
-        self.headers.remove(&page);
-        self.open.remove(&page);
-    }
-
     /// Whether a used header begins at this byte.
     pub(crate) fn has_header(&self, header: u64) -> bool {
         let bits = self.headers.get(&(header / PAGE * PAGE));
         bits.is_some_and(|bits| bits & 1 << (header % PAGE / HEADER_BYTES) != 0)
     }
 
-    /// Frees a header.
-    pub(crate) fn give_header(&mut self, header: u64) {
+    /// Frees a header. Returns its page if no other header there is used: the page belongs to the caller.
+    pub(crate) fn give_header(&mut self, header: u64) -> Option<u64> {
         let page = header / PAGE * PAGE;
-        if let Some(bits) = self.headers.get_mut(&page) {
-            if *bits == u32::MAX {
-                self.open.insert(page);
-            }
-            *bits &= !(1 << (header % PAGE / HEADER_BYTES));
+        let bits = self.headers.get_mut(&page)?;
+        if *bits == u32::MAX {
+            self.open.insert(page);
         }
+        *bits &= !(1 << (header % PAGE / HEADER_BYTES));
+        if *bits != 0 && !hit(Bug::HeadersTakenBack) {
+            return None;
+        }
+        self.headers.remove(&page);
+        self.open.remove(&page);
+        Some(page)
     }
 
     /// Frees a header, and its page if no other header there is used.
     pub(crate) fn give_header_and_page(&mut self, header: u64) {
-        let page = header / PAGE * PAGE;
-        self.give_header(header);
-        if self.headers.get(&page) == Some(&0) {
-            self.remove_headers(page);
+        if let Some(page) = self.give_header(header) {
             self.give_page(page);
         }
     }

@@ -4,8 +4,9 @@ use crate::error::{Error, Result};
 use crate::layout::{BUCKETS, header};
 use crate::reading::bucket::{Bucket, CHAIN_MAX, chain};
 use crate::reading::collection::{Table, check_key};
-use crate::reading::object::{is_inside, word};
+use crate::reading::object::{generation, is_inside, word};
 use crate::reading::tree::{self, Visited};
+use crate::seeded::{Bug, hit};
 use crate::transaction::Transaction;
 use crate::{Kind, ObjectId};
 use medium::Pmem;
@@ -26,7 +27,7 @@ impl<P: Pmem> Transaction<'_, P> {
     /// Adds an entry (`addObject` of the paper), and counts it as one that leads to the object.
     ///
     /// # Errors
-    /// [`Error::KeyExists`], [`Error::HasParent`], [`Error::Cycle`], [`Error::KeyLength`], [`Error::Crowded`], [`Error::NoObject`],
+    /// [`Error::Claimed`] beside other transactions, [`Error::KeyExists`], [`Error::HasParent`], [`Error::Cycle`], [`Error::KeyLength`], [`Error::Crowded`], [`Error::NoObject`],
     /// [`Error::Full`], errors of the memory and of a damaged table. The transaction should then be
     /// rolled back to an earlier mark.
     pub fn add(&mut self, collection: ObjectId, key: &[u8], object: ObjectId) -> Result<()> {
@@ -39,6 +40,11 @@ impl<P: Pmem> Transaction<'_, P> {
         if object.kind() == Kind::Collection {
             if members > 1 {
                 return Err(Error::HasParent(object));
+            }
+            // Another transaction may move a collection above, which no claim would show.
+            let is_old = generation(self.memory(), object).is_ok();
+            if is_old && !self.is_alone() && !hit(Bug::MovedBeside) {
+                return Err(Error::Claimed);
             }
             if is_inside(self, collection, object)? {
                 return Err(Error::Cycle(object));

@@ -104,7 +104,7 @@ fn step_all(tx: &mut Transaction<'_, Memory>, steps: &[Step]) -> crate::Result<(
     steps.iter().try_for_each(|one| step(tx, *one))
 }
 
-fn text(error: impl ToString) -> String {
+pub(super) fn text(error: impl ToString) -> String {
     error.to_string()
 }
 
@@ -279,7 +279,7 @@ fn programs() -> [Steps; 2] {
     ]
 }
 
-fn options() -> impl Iterator<Item = Options> {
+pub(super) fn options() -> impl Iterator<Item = Options> {
     PersistModel::ALL.into_iter().flat_map(|model| {
         [(0, 64), (1, 8)].map(|(recovery_depth, states_per_point)| Options {
             model,
@@ -306,8 +306,14 @@ fn a_crash_leaves_whole_transactions() {
 fn seeded_bugs_are_found() {
     let programs = programs();
     // No program here ends by a kill. The explorer's test of PXFS finds that bug.
-    let of_protection = [&super::protection::BUGS[..], &super::leaks::BUGS].concat();
-    let elsewhere = |bug| bug == Bug::ReplayBeforeLog || of_protection.contains(&bug);
+    let elsewhere = |bug| {
+        let others = [
+            &super::protection::BUGS[..],
+            &super::leaks::BUGS,
+            &super::beside::BUGS,
+        ];
+        matches!(bug, Bug::ReplayBeforeLog | Bug::MovedBeside) || others.concat().contains(&bug)
+    };
     let here = Bug::ALL.iter().filter(|bug| !elsewhere(**bug));
     for bug in here {
         let is_found = |program, options| {

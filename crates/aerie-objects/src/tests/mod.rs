@@ -1,5 +1,6 @@
 //! Tests.
 
+mod beside;
 mod classes;
 mod crashes;
 mod hostile;

@@ -291,11 +291,11 @@ fn a_reserve_is_used_or_given_back() {
 #[test]
 fn a_transaction_that_the_log_cannot_take_is_refused() {
     let store = empty(1 << 19);
-    for part in 0..16 {
+    for part in 0..20 {
         let mut tx = store.begin().unwrap();
-        for n in 0..75 {
+        for n in 0..60 {
             let object = tx.create(Kind::MFile).unwrap();
-            tx.add(store.root(), &key(part * 75 + n), object).unwrap();
+            tx.add(store.root(), &key(part * 60 + n), object).unwrap();
         }
         tx.commit().unwrap();
     }

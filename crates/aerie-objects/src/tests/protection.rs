@@ -509,3 +509,19 @@ fn opening_takes_readers_that_a_page_should_not_have() {
     assert_eq!(memory.of(PAGE), Readers::NOBODY, "the log");
     assert_eq!(memory.of(0), Readers::Everyone, "the superblock");
 }
+
+/// Many sets of readers have a page of headers each, of which only some are looked at.
+#[test]
+fn headers_of_new_readers_take_one_page() {
+    let memory = Watched::new();
+    crate::format(&memory, 7).unwrap();
+    let guard = memory.clone();
+    let protection = Protection { guard, policy };
+    let store = Store::open_with(memory, Some(protection)).unwrap();
+    for user in 0..100 {
+        let free = store.free_pages();
+        let reserve = store.reserve_for(Readers::user(user), 0, 1);
+        assert_eq!(reserve.header_count(), 1, "of user {user}");
+        assert!(free - store.free_pages() <= 1, "for user {user}");
+    }
+}
