@@ -3,7 +3,7 @@
 use crate::directory;
 use crate::facts::{NAME, about, probe, uuid};
 use crate::service::{self, ServeArgs};
-use aerie_objects::layout::{MAGIC, MIN_PAGES, VERSION};
+use aerie_objects::layout::{MAGIC, MIN_PAGES};
 use aerie_objects::{PAGE, Superblock};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::memory::{MapArgs, Region, at_start, open_read_only};
@@ -310,6 +310,15 @@ fn must_be_store<P: Pmem>(path: &Path, memory: &P) -> Result<()> {
     }
 }
 
+/// The size and the number of the redo logs.
+fn logs(superblock: &Superblock) -> String {
+    let bytes = size::display(superblock.logs_bytes());
+    match superblock.logs {
+        1 => bytes,
+        logs => format!("{bytes}, {logs} logs"),
+    }
+}
+
 /// Describes an image. `inside` holds what needs a mount, or the reason why it is missing.
 fn described(
     path: &Path,
@@ -320,10 +329,13 @@ fn described(
     let (bytes, pages) = (size::display(superblock.bytes), superblock.bytes / PAGE);
     let mut lines = vec![
         ("path", path.display().to_string()),
-        ("type", format!("pxfs, format version {VERSION}")),
+        (
+            "type",
+            format!("pxfs, format version {}", superblock.version()),
+        ),
         ("UUID", uuid(superblock)),
         ("size", format!("{bytes}, {pages} pages of {PAGE}")),
-        ("log", size::display(superblock.log_bytes)),
+        ("log", logs(superblock)),
     ];
     let (space, trouble) = match inside {
         Ok(space) => (Some(space), None),

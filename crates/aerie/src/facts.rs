@@ -1,6 +1,5 @@
 //! Facts of a store that commands show.
 
-use aerie_objects::layout::VERSION;
 use aerie_objects::{PAGE, Superblock};
 use engine::{Error, Result};
 use medium::Pmem;
@@ -22,12 +21,13 @@ pub(crate) fn uuid(superblock: &Superblock) -> String {
 pub(crate) fn about(superblock: &Superblock) -> Map<String, Value> {
     let about = [
         ("type", json!(NAME)),
-        ("version", json!(VERSION)),
+        ("version", json!(superblock.version())),
         ("uuid", json!(uuid(superblock))),
         ("size_bytes", json!(superblock.bytes)),
         ("block_bytes", json!(PAGE)),
         ("blocks", json!(superblock.bytes / PAGE)),
-        ("log_bytes", json!(superblock.log_bytes)),
+        ("log_bytes", json!(superblock.logs_bytes())),
+        ("logs", json!(superblock.logs)),
     ];
     let named = |(name, value): (&str, Value)| (name.to_owned(), value);
     about.map(named).into_iter().collect()

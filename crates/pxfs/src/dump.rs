@@ -54,11 +54,11 @@ pub fn dump<P: Pmem>(memory: &P, what: &Selection, out: &mut dyn Write) -> Resul
 
 fn show_superblock(superblock: &Superblock, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "bytes: {}", superblock.bytes)?;
-    writeln!(
-        out,
-        "log: {} bytes at {:#x}",
-        superblock.log_bytes, superblock.log
-    )?;
+    let (logs, bytes, at) = (superblock.logs, superblock.logs_bytes(), superblock.log);
+    match logs {
+        1 => writeln!(out, "log: {bytes} bytes at {at:#x}")?,
+        _ => writeln!(out, "logs: {logs}, {bytes} bytes at {at:#x}")?,
+    }
     writeln!(out, "root: {}", superblock.root)?;
     writeln!(out, "open objects: {}", superblock.open)?;
     writeln!(out, "extended attributes: {}", superblock.attributes)
