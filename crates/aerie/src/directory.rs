@@ -26,7 +26,12 @@ pub(crate) fn make(path: &Path, bytes: u64, identity: &Identity) -> Result<Strin
     }
     let store = Protected::create(path, bytes, &MapOptions::default()).map_err(|e| about(&e))?;
     let memory = store.memory();
-    pxfs::mkfs(&memory, &mkfs_options(identity)).map_err(|e| about(&e))?;
+    let options = MkfsOptions {
+        // A protected store has one open transaction at a time.
+        logs: Some(1),
+        ..mkfs_options(identity)
+    };
+    pxfs::mkfs(&memory, &options).map_err(|e| about(&e))?;
     let made = probe(path, &memory)?;
     let (bytes, uuid) = (size::display(made.bytes), uuid(&made));
     Ok(format!("{NAME}, protected, {bytes}, UUID {uuid}"))
@@ -38,6 +43,7 @@ pub(crate) fn mkfs_options(identity: &Identity) -> MkfsOptions {
         uid: identity.uid,
         gid: identity.gid,
         now: identity.now,
+        logs: None,
     }
 }
 

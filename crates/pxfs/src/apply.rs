@@ -1,10 +1,8 @@
 //! Operations of clients, as the service runs them.
 //!
-//! - An operation is accepted or refused as a whole, as a change of what those before it have left. The
-//!   calls are those of the file system, with all their checks. The claims of a client are checked here:
-//!   the caller, the time, the choices, the locks, and that a file was opened.
-//! - A crash leaves a prefix of the accepted operations. All of them are durable when
-//!   [`Pxfs::apply`] returns.
+//! An operation is accepted or refused as a whole, as a change of what those before it have left. The
+//! calls are those of the file system, with all their checks. The claims of a client are checked here:
+//! the caller, the time, the choices, the locks, and that a file was opened.
 
 use crate::error::{Fault, Res};
 use crate::fs::{By, Moment, Pxfs};
@@ -14,7 +12,7 @@ use crate::values::Put;
 use aerie_objects::{
     Error, Kind, Load, Mark, NewObject, ObjectId, Reserve, Transaction, generation, own, parent,
 };
-use aerie_proto::ops::{Answers, Data, Op, Operation, Refused, operations};
+use aerie_proto::ops::{Data, Op, Operation};
 use medium::Pmem;
 use vfs::xattrs::XattrChange;
 use vfs::{Attr, Ctx, Errno, Ino, Name, OpenFlags, SetAttr, Timestamp, perm};
@@ -28,6 +26,8 @@ const DEEP: usize = 1 << 16;
 pub(crate) enum Stop {
     /// It is refused.
     Refused(Errno, String),
+    /// Another batch is in the way: it must run alone.
+    Claimed,
     /// The store has failed.
     Failed(Error),
 }
@@ -39,6 +39,7 @@ impl From<Fault> for Stop {
         match fault {
             Fault::Call(errno) => errno.into(),
             Fault::Store(error @ (Error::Medium(_) | Error::Log(_))) => Self::Failed(error),
+            Fault::Store(Error::Claimed) => Self::Claimed,
             Fault::Store(error) => {
                 let why = error.to_string();
                 Self::Refused(Fault::Store(error).errno(), why)
@@ -203,57 +204,6 @@ impl From<()> for Done {
 }
 
 impl<P: Pmem> Pxfs<P> {
-    /// Runs the operations of a batch in their order, and makes those durable that it accepts.
-    ///
-    /// `batch` must be memory that no client can change. The choices of the accepted operations are
-    /// taken from the reserve of the session.
-    ///
-    /// # Errors
-    /// The store has failed: it must be opened again.
-    pub fn apply(
-        &self,
-        session: &mut Session,
-        authority: &dyn Authority,
-        batch: &[u8],
-    ) -> aerie_objects::Result<Answers> {
-        let _gate = self.gate.write();
-        let mut answers = Answers::default();
-        let mut tx = self.store.begin()?;
-        let mut is_empty = true;
-        for (number, operation) in (0..).zip(operations(batch)) {
-            let operation = match operation {
-                Ok(operation) => operation,
-                Err(error) => {
-                    let (errno, why) = (Errno::INVAL.raw_os_error(), error.to_string());
-                    answers.refused.push(Refused { number, errno, why });
-                    break;
-                }
-            };
-            answers.count += 1;
-            let mut done = self.one(&mut tx, session, Some(authority), &operation);
-            if matches!(done, Err(Stop::Refused(Errno::FBIG, _))) && !is_empty {
-                // With a record of its own it may fit.
-                tx.commit()?;
-                tx = self.store.begin()?;
-                is_empty = true;
-                done = self.one(&mut tx, session, Some(authority), &operation);
-            }
-            match done {
-                Ok(done) => {
-                    is_empty = false;
-                    self.settle(session, done.after);
-                }
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Refused(errno, why)) => {
-                    let errno = errno.raw_os_error();
-                    answers.refused.push(Refused { number, errno, why });
-                }
-            }
-        }
-        tx.commit()?;
-        Ok(answers)
-    }
-
     /// Runs one operation, or nothing of it.
     pub(crate) fn one(
         &self,
@@ -274,6 +224,16 @@ impl<P: Pmem> Pxfs<P> {
                 };
                 self.run(tx, session, moment.by(&cx), &operation.op, &mut taken)
             });
+        // Nobody deletes what the client holds from here on.
+        if let Ok(Done {
+            after: After::Hold(object) | After::Open(object, _),
+            ..
+        }) = done
+            && !hit(Bug::HeldUnclaimed)
+            && let Err(error) = tx.claim(object)
+        {
+            done = Err(error.into());
+        }
         if done.is_ok()
             && is_covered(&operation.op)
             && let Some(authority) = authority
@@ -372,9 +332,8 @@ impl<P: Pmem> Pxfs<P> {
             }
             Op::Return { ref pages } => {
                 taken.pages(reserve, pages)?;
-                let mut returned = Reserve::default();
-                std::mem::take(taken).put_back(&mut returned);
-                self.store.release(returned);
+                // The operations of the batch need them.
+                tx.stock(taken.pages.drain(..));
                 Ok(().into())
             }
             _ => self.run_inode(tx, session, by, op),
@@ -520,6 +479,8 @@ impl<P: Pmem> Pxfs<P> {
                     let why = format!("{object} is held {held} times, not {count}");
                     return Err(refused(Errno::INVAL, why));
                 }
+                // First: so no other batch takes a reference.
+                tx.claim(object)?;
                 if self.has_only(object, count) && self.load(tx, object)?.attr.nlink == 0 {
                     self.bury(tx, object)?;
                 }

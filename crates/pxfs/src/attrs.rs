@@ -85,7 +85,7 @@ impl<P: Pmem> Pxfs<P> {
         if !self.is_access_due(by, &inode) {
             return;
         }
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         if let Err(fault) = self.change(|tx| Self::access(tx, by, inode.object)) {
             tracing::warn!(
                 "the access time of {} is not updated: {fault:?}",

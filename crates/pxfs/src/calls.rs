@@ -135,24 +135,24 @@ impl<P: Pmem> Pxfs<P> {
     }
 
     /// Runs a call that changes something.
-    fn alone<T>(
+    fn changing<T>(
         &self,
         cx: &Ctx,
         call: impl FnOnce(&mut Transaction<'_, P>, By<'_>) -> Res<T>,
     ) -> Result<T> {
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         let moment = self.moment();
         let by = moment.by(cx);
         self.change(|tx| call(tx, by)).map_err(Fault::errno)
     }
 
     /// Runs such a call, and takes a reference to its inode.
-    fn referring(
+    fn making(
         &self,
         cx: &Ctx,
         call: impl FnOnce(&mut Transaction<'_, P>, By<'_>) -> Res<Attr>,
     ) -> Result<Attr> {
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         let moment = self.moment();
         let by = moment.by(cx);
         let attr = self.change(|tx| call(tx, by)).map_err(Fault::errno)?;
@@ -180,6 +180,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn audit(&self) -> Vec<Finding> {
+        let _alone = self.alone();
         let report = crate::check(self.store.memory());
         let mut findings = report.findings;
         let known = self.store.free_pages();
@@ -195,23 +196,23 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.shared(|| {
-            let found = self.look_up(self.store.memory(), cx, Name::new(dir, name))?;
-            self.refer(found.object);
-            Ok(found.attr)
-        })
+        let _referring = self.referring();
+        let found = self.look_up(self.store.memory(), cx, Name::new(dir, name));
+        let found = found.map_err(Fault::errno)?;
+        self.refer(found.object);
+        Ok(found.attr)
     }
 
     fn by_number(&self, ino: Ino) -> Result<Attr> {
-        self.shared(|| {
-            let inode = self.inode(self.store.memory(), ino)?;
-            self.refer(inode.object);
-            Ok(inode.attr)
-        })
+        let _referring = self.referring();
+        let inode = self.inode(self.store.memory(), ino);
+        let inode = inode.map_err(Fault::errno)?;
+        self.refer(inode.object);
+        Ok(inode.attr)
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         let memory = self.store.memory();
         let forgotten = self.object(memory, ino).and_then(|object| {
             match self.unrefer(object, count) && self.load(memory, object)?.attr.nlink == 0 {
@@ -231,7 +232,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.alone(cx, |tx, by| self.set_attr(tx, by, ino, set))
+        self.changing(cx, |tx, by| self.set_attr(tx, by, ino, set))
     }
 
     fn readdir(
@@ -253,13 +254,16 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         after: Cookie,
         sink: &mut dyn FnMut(&DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
-        let dir = self.shared(|| self.read_dir_plus(cx, dir, after, sink))?;
-        self.accessed(cx, dir);
+        let listed = {
+            let _referring = self.referring();
+            self.read_dir_plus(cx, dir, after, sink)
+        };
+        self.accessed(cx, listed.map_err(Fault::errno)?);
         Ok(())
     }
 
     fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
-        self.referring(cx, |tx, by| self.make_node(tx, by, at, new, None))
+        self.making(cx, |tx, by| self.make_node(tx, by, at, new, None))
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
@@ -269,29 +273,29 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn link(&self, cx: &Ctx, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.referring(cx, |tx, by| {
+        self.making(cx, |tx, by| {
             self.link_node(tx, by, ino, Name::new(dir, name))
         })
     }
 
     fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
-        self.alone(cx, |tx, by| self.remove_name(tx, by, at, which, false))
+        self.changing(cx, |tx, by| self.remove_name(tx, by, at, which, false))
             .map(drop)
     }
 
     fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
-        self.alone(cx, |tx, by| {
+        self.changing(cx, |tx, by| {
             self.rename_node(tx, by, [from, to], flags, false)
         })
         .map(drop)
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {
-        self.referring(cx, |tx, by| self.make_nameless(tx, by, dir, mode, None))
+        self.making(cx, |tx, by| self.make_nameless(tx, by, dir, mode, None))
     }
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         let moment = self.moment();
         let by = moment.by(cx);
         let opened = self.change(|tx| self.open_node(tx, by, ino, flags));
@@ -309,7 +313,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         let moment = self.moment();
         let by = moment.by(cx);
         self.may_write(ino, off, data.len() as u64)
@@ -323,7 +327,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
-        self.alone(cx, |tx, by| self.allocate(tx, by, ino, kind, off, len))
+        self.changing(cx, |tx, by| self.allocate(tx, by, ino, kind, off, len))
     }
 
     fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
@@ -382,7 +386,7 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         mode: XattrMode,
     ) -> Result<()> {
         let change = XattrChange::set(name, value, mode)?;
-        self.alone(cx, |tx, by| self.change_xattrs(tx, by, ino, &change))
+        self.changing(cx, |tx, by| self.change_xattrs(tx, by, ino, &change))
     }
 
     fn listxattr(&self, cx: &Ctx, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -391,6 +395,6 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
 
     fn removexattr(&self, cx: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
         let change = XattrChange::Remove { name };
-        self.alone(cx, |tx, by| self.change_xattrs(tx, by, ino, &change))
+        self.changing(cx, |tx, by| self.change_xattrs(tx, by, ino, &change))
     }
 }

@@ -215,13 +215,15 @@ pub(crate) fn grow<P: Pmem>(tx: &mut Transaction<'_, P>, file: &Inode, size: u64
     if size <= old {
         return Ok(());
     }
+    // First: nobody else may change the file when bytes beyond its end are stored in place.
+    tx.set_size(file.object, size)?;
     if !old.is_multiple_of(PAGE)
         && let Some(page) = page(tx, file.object, old / PAGE)?
     {
         let within = old % PAGE;
         tx.store_contents(page + within, &ZEROS[within as usize..]);
     }
-    Ok(tx.set_size(file.object, size)?)
+    Ok(())
 }
 
 /// Sets a lesser size.

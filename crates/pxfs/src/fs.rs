@@ -8,15 +8,21 @@ use hashbrown::HashMap;
 use medium::Pmem;
 use std::cell::OnceCell;
 use std::sync::Arc;
-use vfs::sync::{Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use vfs::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use vfs::xattrs::Xattrs;
 use vfs::{Atime, Clock, Ctx, Errno, Ino, Timestamp};
 
 /// A file system on a store. The calls are in the modules of their kinds.
 pub struct Pxfs<P> {
     pub(crate) store: Store<P>,
-    /// Calls that change something have it alone.
+    /// Batches at the service that run beside each other share it. All other changes have it alone, and all
+    /// that takes references once there were batches. It is taken before the gate.
+    pub(crate) turns: RwLock<()>,
+    /// Readers and operations share it. A commit has it alone for its stores at home.
     pub(crate) gate: RwLock<()>,
+    /// Batches were applied, perhaps beside each other. It is set by a holder of the gate.
+    has_batches: AtomicBool,
     refs: References,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) atime: Atime,
@@ -56,6 +62,18 @@ impl Moment<'_> {
     pub(crate) fn by<'a>(&'a self, cx: &'a Ctx) -> By<'a> {
         By { cx, moment: self }
     }
+}
+
+/// The locks of a call that nothing else runs beside.
+pub(crate) struct Alone<'a> {
+    _gate: RwLockWriteGuard<'a, ()>,
+    _turn: RwLockWriteGuard<'a, ()>,
+}
+
+/// The locks of a call that takes references.
+pub(crate) struct Referring<'a> {
+    _gate: RwLockReadGuard<'a, ()>,
+    _turn: Option<RwLockWriteGuard<'a, ()>>,
 }
 
 impl<P: Pmem + Clone> Pxfs<P> {
@@ -125,7 +143,9 @@ impl<P> Pxfs<P> {
     fn new(store: Store<P>, clock: Arc<dyn Clock>, atime: Atime, side: Side) -> Self {
         Self {
             store,
+            turns: RwLock::new(()),
             gate: RwLock::new(()),
+            has_batches: AtomicBool::new(false),
             refs: References::default(),
             clock,
             atime,
@@ -199,6 +219,42 @@ impl<P: Pmem> Pxfs<P> {
         let result = change(&mut tx)?;
         tx.commit()?;
         Ok(result)
+    }
+
+    /// Holds off all other calls and batches.
+    pub(crate) fn alone(&self) -> Alone<'_> {
+        let turn = self.turns.write();
+        let gate = self.gate.write();
+        Alone {
+            _gate: gate,
+            _turn: turn,
+        }
+    }
+
+    /// Notes that there are batches, before the first one.
+    pub(crate) fn expect_batches(&self) {
+        if !self.has_batches.load(Ordering::Acquire) {
+            let _gate = self.gate.write();
+            self.has_batches.store(true, Ordering::Release);
+        }
+    }
+
+    /// Holds off changes for a call that takes references. The operation of a batch that is not committed yet may
+    /// have deleted an object because it had none.
+    pub(crate) fn referring(&self) -> Referring<'_> {
+        let gate = self.gate.read();
+        if !self.has_batches.load(Ordering::Acquire) {
+            return Referring {
+                _gate: gate,
+                _turn: None,
+            };
+        }
+        drop(gate);
+        let turn = self.turns.write();
+        Referring {
+            _gate: self.gate.read(),
+            _turn: Some(turn),
+        }
     }
 
     /// Takes a reference.

@@ -6,7 +6,8 @@
 //!
 //! - **P1** Each call at the service is a transaction of the store: it is durable when it returns, a
 //!   crash leaves all of it or nothing, and calls become durable in their order. A write of more than
-//!   2 MiB is several. The calls of a batch are atomic each, and durable when the batch is answered.
+//!   2 MiB is several. The calls of a batch are atomic each, become durable in their order, and are durable when
+//!   the batch is answered. Batches of different sessions run at a time (`batch`).
 //! - **P2** A file that was removed while it was open is gone after a crash.
 //! - **P3** The service ends on any batch and any remote call, refuses what the caller or the client may
 //!   not do, and then changes nothing. It relies on no claim of a client: neither the caller, the time,
@@ -18,6 +19,7 @@
 
 mod apply;
 mod attrs;
+mod batch;
 mod callers;
 mod calls;
 mod check;

@@ -16,6 +16,8 @@ pub struct MkfsOptions {
     pub gid: u32,
     /// Time of all stamps.
     pub now: Timestamp,
+    /// Number of redo logs: as many batches of clients are applied at a time. By default, it depends on the size.
+    pub logs: Option<u64>,
 }
 
 /// Makes an empty file system that takes the whole memory. The mode of the root directory is 0755. A
@@ -28,5 +30,9 @@ pub fn mkfs<P: Pmem>(memory: &P, options: &MkfsOptions) -> Result<()> {
     let now = options.now.0 as u64;
     let mode = FileType::Directory.mode_bits() | 0o755;
     let (owner, links) = (halves(options.uid, options.gid), halves(2, 0));
-    aerie_objects::format_with(memory, uuid, &[mode.into(), owner, links, now, now, now])
+    let root_words = [mode.into(), owner, links, now, now, now];
+    match options.logs {
+        Some(logs) => aerie_objects::format_logs(memory, uuid, &root_words, logs),
+        None => aerie_objects::format_with(memory, uuid, &root_words),
+    }
 }

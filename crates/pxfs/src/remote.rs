@@ -18,8 +18,20 @@ impl Stop {
     fn errno(self) -> vfs::Errno {
         match self {
             Self::Refused(errno, _) => errno,
+            Self::Claimed => Fault::Store(aerie_objects::Error::Claimed).errno(),
             Self::Failed(error) => Fault::Store(error).errno(),
         }
+    }
+}
+
+/// Whether the session holds objects after this.
+fn takes_references(read: &Read<'_>) -> bool {
+    match read {
+        Read::Lookup(_) | Read::ByNumber(_) => true,
+        Read::List {
+            with_attributes, ..
+        } => *with_attributes,
+        _ => false,
     }
 }
 
@@ -33,11 +45,18 @@ impl<P: Pmem> Pxfs<P> {
             Call::Change(operation) => self.call_change(session, operation),
             Call::Read { caller, read } => {
                 let cx = self.caller(session, caller.as_ref()).map_err(Stop::errno)?;
-                let cx = self.reader(session, cx, read).map_err(Stop::errno)?;
-                let (reply, accessed) = {
-                    let _gate = self.gate.read();
-                    self.call_read(session, &cx, read).map_err(Stop::errno)?
+                let run = |session: &mut Session| {
+                    let cx = self.reader(session, cx.clone(), read)?;
+                    self.call_read(session, &cx, read)
                 };
+                let done = if takes_references(read) {
+                    let _referring = self.referring();
+                    run(session)
+                } else {
+                    let _gate = self.gate.read();
+                    run(session)
+                };
+                let (reply, accessed) = done.map_err(Stop::errno)?;
                 if let Some(inode) = accessed {
                     self.accessed(&cx, inode);
                 }
@@ -47,7 +66,7 @@ impl<P: Pmem> Pxfs<P> {
     }
 
     fn call_change(&self, session: &mut Session, operation: &Operation<'_>) -> Result<Reply> {
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         let mut tx = self.store.begin().map_err(|e| Fault::from(e).errno())?;
         let done = self
             .one(&mut tx, session, None, operation)

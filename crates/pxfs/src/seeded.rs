@@ -29,4 +29,6 @@ medium::seeded_bugs! {
     ParentIgnored,
     /// A client ships before the contents that it has stored are durable.
     StoredNotFlushed,
+    /// A batch deletes an object that another one has begun to hold.
+    HeldUnclaimed,
 }

@@ -94,7 +94,7 @@ impl<P: Pmem> Pxfs<P> {
 
     /// Ends a session: its reserve is free, and nothing is held for it.
     pub fn end(&self, session: Session) {
-        let _gate = self.gate.write();
+        let _alone = self.alone();
         self.store.release(session.reserve);
         for (object, count) in session.holds {
             let is_last = self.unrefer(object, count);

@@ -4,8 +4,10 @@
 //!    all messages is bounded, as are connections, reserves and unread answers ([`Limits`]).
 //! 2. Nobody waits for a client that does not send or read; its connection ends.
 //! 3. The messages of a client are served in their order, those of different clients at a time.
-//!    Batches are applied one at a time. A call of a client with locks is served beside its other messages,
-//!    since it may wait until the client has given up a lock; it makes one call at a time.
+//!    Batches are applied at a time if they change different objects, but one at a time to a protected store
+//!    and to one with a single log. Remote calls run alone, if they change something or take references. A call
+//!    of a client with locks is served beside its other messages, since it may wait until the client has given up
+//!    a lock; it makes one call at a time.
 //! 4. A batch is checked against the locks that its client holds while it is applied: its session cannot
 //!    end meanwhile. A batch of another session, or one that repeats a number, has no effect.
 //! 5. At the end of a session its locks are released, its reserve is free, and what only it has held is

@@ -52,7 +52,11 @@ impl World {
         create_file(world.image(), bytes, Reserve::Sparse).unwrap();
         world.set_mode(0o600);
         let memory = world.memory(false);
-        pxfs::mkfs(&memory, &pxfs::MkfsOptions::default()).unwrap();
+        let options = pxfs::MkfsOptions {
+            logs: Some(4),
+            ..pxfs::MkfsOptions::default()
+        };
+        pxfs::mkfs(&memory, &options).unwrap();
         let superblock = aerie_objects::Superblock::load(&*memory).unwrap();
         world.root = superblock.root.to_bits();
         world

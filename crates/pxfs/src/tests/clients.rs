@@ -101,7 +101,11 @@ pub(super) fn client(service: &Arc<Pxfs<Memory>>, is_trusted: bool) -> Client {
 /// A service whose clock moves by `step` nanoseconds at each reading.
 pub(super) fn service(step: i64) -> Arc<Pxfs<Memory>> {
     let memory = Arc::new(MemoryPmem::new(IMAGE));
-    mkfs(&memory, &MkfsOptions::default()).unwrap();
+    let options = MkfsOptions {
+        logs: Some(4),
+        ..MkfsOptions::default()
+    };
+    mkfs(&memory, &options).unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000_000), step));
     Arc::new(Pxfs::open(memory, clock, Atime::Never).unwrap())
 }

@@ -1,6 +1,7 @@
 //! PXFS against the model: the same scripts. After each call every result and the visible state are
 //! compared, the checker finds nothing, and a new mount sees the same.
 
+mod beside;
 mod clients;
 mod damage;
 mod forged;
