@@ -70,7 +70,7 @@ pub struct MapOptions {
     /// Refuses a symbolic link: for names in a directory that others may be able to write to.
     pub no_links: bool,
     /// Kills the process at a store to the mapping by other code than that of [`MappedPmem`], where the processor
-    /// has protection keys. Elsewhere it has no effect; [`MappedPmem::is_guarded`] tells. It is
+    /// has protection keys. Elsewhere it has no effect; see [`MappedPmem::is_guarded`]. It is
     /// for a mapping in the process of a program that does not store there itself, so regions of an arena
     /// ignore it.
     pub guarded: bool,
