@@ -1,21 +1,19 @@
 //! Hostile clients: what they claim is checked, whatever they send. A refused operation changes nothing,
 //! and nothing of another user's changes.
 
-use super::Memory;
 use super::clients::{All, service};
+use super::{Memory, callers};
 use crate::seeded::{Bug, arm, fired};
 use crate::{Authority, Credentials, Pxfs, Session};
 use aerie_objects::{HEADER_BYTES, Kind, ObjectId, PAGE};
-use aerie_proto::ops::{
-    Answers, Batch, Call, Caller, Condition, Data, Name, Node, Op, Operation, Read,
-};
+use aerie_proto::ops::{Answers, Batch, Condition, Data, Name, Node, Op, Operation};
 use medium::Pmem;
 use oracle::snapshot::Snapshot;
 use std::cell::RefCell;
 use std::sync::Arc;
 use vfs::{
-    Cookie, Ctx, Fallocate, FileSystem, FileType, Ino, OpenFlags, Removal, RenameFlags, SetAttr,
-    SetTime, Timestamp, XattrMode,
+    Ctx, Fallocate, FileSystem, FileType, Ino, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
+    XattrMode,
 };
 
 pub(super) const USER: u32 = 1000;
@@ -121,7 +119,11 @@ impl World {
     }
 
     /// Runs one operation. Returns the reason of its refusal, which must have changed nothing.
-    fn run(&mut self, operation: &Operation<'_>, authority: &dyn Authority) -> Result<(), String> {
+    pub(super) fn run(
+        &mut self,
+        operation: &Operation<'_>,
+        authority: &dyn Authority,
+    ) -> Result<(), String> {
         let before = (self.others(), self.session.reserve.clone());
         let mut batch = Batch::default();
         batch.push(operation);
@@ -137,7 +139,7 @@ impl World {
         }
     }
 
-    fn op(&mut self, op: Op<'_>) -> Result<(), String> {
+    pub(super) fn op(&mut self, op: Op<'_>) -> Result<(), String> {
         self.run(&self.operation(op), &All)
     }
 
@@ -159,7 +161,7 @@ impl World {
 }
 
 /// Demands a refusal whose reason contains these words.
-fn refused(result: Result<(), String>, words: &str) -> Result<(), String> {
+pub(super) fn refused(result: Result<(), String>, words: &str) -> Result<(), String> {
     match result {
         Err(why) if why.contains(words) => Ok(()),
         other => Err(format!("{other:?}, and not refused since {words}")),
@@ -293,143 +295,6 @@ fn puts_are_checked() -> Result<(), String> {
     )?;
     world.op(stored(5000, &pages))?;
     refused(world.op(stored(5000, &pages)), "not reserved")
-}
-
-/// A client acts for its own user.
-fn callers_are_checked() -> Result<(), String> {
-    let mut world = World::new();
-    for cx in [Ctx::root(), Ctx::user(OTHER, OTHER), Ctx::user(USER, OTHER)] {
-        let op = Op::Remove {
-            at: at(world.shared, "foreign"),
-            which: Removal::Unlink,
-            holds: false,
-        };
-        let mut operation = world.operation(op);
-        operation.caller = Some(Caller::from(&cx));
-        refused(world.run(&operation, &All), "another user")?;
-    }
-    let (file, foreign, own, shared) = (world.file, world.foreign, world.own, world.shared);
-    let set = SetAttr {
-        perm: Some(0o777),
-        ..SetAttr::default()
-    };
-    refused(world.op(Op::SetAttr { ino: foreign, set }), "not permitted")?;
-    let flags = OpenFlags::WRITE;
-    refused(
-        world.op(Op::Open {
-            ino: foreign,
-            flags,
-        }),
-        "denied",
-    )?;
-    let which = Removal::Unlink;
-    let holds = false;
-    let remove = |name| Op::Remove {
-        at: name,
-        which,
-        holds,
-    };
-    refused(world.op(remove(at(shared, "foreign"))), "not permitted")?;
-    let rename = |from, to| Op::Rename {
-        from,
-        to,
-        flags: RenameFlags::empty(),
-        holds,
-    };
-    let (mine, theirs) = (at(own, "file"), at(shared, "foreign"));
-    refused(world.op(rename(theirs, mine)), "not permitted")?;
-    refused(world.op(rename(mine, theirs)), "not permitted")?;
-    let root = at(Ino::ROOT, "link");
-    refused(
-        world.op(Op::Link {
-            ino: file,
-            at: root,
-        }),
-        "denied",
-    )
-}
-
-/// A client claims that open files permit calls. It gets what the owner or the opener of a file may do.
-fn claims_of_open_files_are_checked() -> Result<(), String> {
-    let mut world = World::new();
-    let (file, foreign, shared) = (world.file, world.foreign, world.shared);
-    let claim = |world: &mut World, op| {
-        let mut operation = world.operation(op);
-        operation.caller = Some(Caller {
-            checked: true,
-            ..Caller::from(&Ctx::user(USER, USER))
-        });
-        world.run(&operation, &All)
-    };
-    let attr = |ino, set| Op::SetAttr { ino, set };
-    let mode = |perm| SetAttr {
-        perm: Some(perm),
-        ..SetAttr::default()
-    };
-    let size = |size| SetAttr {
-        size: Some(size),
-        ..SetAttr::default()
-    };
-    let flags = OpenFlags::WRITE;
-    let open = |ino| Op::Open { ino, flags };
-    refused(claim(&mut world, open(foreign)), "denied")?;
-    refused(
-        claim(&mut world, attr(foreign, mode(0o777))),
-        "not permitted",
-    )?;
-    refused(claim(&mut world, attr(foreign, size(0))), "denied")?;
-    let times = SetAttr {
-        mtime: Some(SetTime::At(Timestamp(1))),
-        ..size(0)
-    };
-    refused(claim(&mut world, attr(foreign, times)), "denied")?;
-    let theirs = Op::Remove {
-        at: at(shared, "foreign"),
-        which: Removal::Unlink,
-        holds: false,
-    };
-    refused(claim(&mut world, theirs), "not permitted")?;
-    let new = world.reserved();
-    let hidden = world.make(world.open, "new", new);
-    refused(claim(&mut world, hidden), "denied")?;
-    // The user's own file, whatever its mode says; without the claim it counts.
-    world.op(attr(file, mode(0)))?;
-    refused(world.op(open(file)), "denied")?;
-    claim(&mut world, open(file))?;
-    refused(world.op(attr(file, size(7))), "denied")?;
-    claim(&mut world, attr(file, size(7)))
-}
-
-/// As above, for directories: the owner lists a directory that the mode denies the owner, and nobody else.
-fn claims_of_open_directories_are_checked() -> Result<(), String> {
-    let mut world = World::new();
-    let (own, shared) = (world.own, world.shared);
-    let mode = |perm| SetAttr {
-        perm: Some(perm),
-        ..SetAttr::default()
-    };
-    let list = |world: &mut World, dir, checked: bool| {
-        let caller = checked.then(|| Caller {
-            checked,
-            ..Caller::from(&Ctx::user(USER, USER))
-        });
-        let read = Read::List {
-            dir,
-            after: Cookie(0),
-            bytes: 100,
-            with_attributes: false,
-        };
-        let call = Call::Read { caller, read };
-        let listed = world.service.call(&mut world.session, &call);
-        listed.map(drop).map_err(|errno| errno.to_string())
-    };
-    let set = mode(0o300);
-    world.op(Op::SetAttr { ino: own, set })?;
-    refused(list(&mut world, own, false), "denied")?;
-    list(&mut world, own, true)?;
-    let (root, set) = (Ctx::root(), mode(0o311));
-    world.service.setattr(&root, shared, &set).unwrap();
-    refused(list(&mut world, shared, true), "denied")
 }
 
 /// A client names what it can reach: by directories that it may search, or since it holds it.
@@ -659,9 +524,9 @@ const CLAIMS: [fn() -> Result<(), String>; 11] = [
     ids_are_reserved,
     pages_are_reserved,
     puts_are_checked,
-    callers_are_checked,
-    claims_of_open_files_are_checked,
-    claims_of_open_directories_are_checked,
+    callers::callers_are_checked,
+    callers::claims_of_open_files_are_checked,
+    callers::claims_of_open_directories_are_checked,
     paths_are_searched,
     writes_need_an_open,
     locks_cover_changes,

@@ -2,6 +2,7 @@
 //! compared, the checker finds nothing, and a new mount sees the same.
 
 mod beside;
+mod callers;
 mod clients;
 mod damage;
 mod forged;
