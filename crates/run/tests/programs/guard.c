@@ -24,16 +24,21 @@ enum { SIZE = 64 << 10, ALARMS = 50 };
 
 static int of_handler;
 static volatile sig_atomic_t handled;
+/* Both threads have handlers, and these use one file. */
+static int in_handler;
 
 static void on_alarm(int signal)
 {
     char written[64], read[64];
     (void)signal;
+    if (__atomic_exchange_n(&in_handler, 1, __ATOMIC_ACQUIRE))
+        return;
     memset(written, 'a' + handled % 26, sizeof written);
     CHECK(pwrite(of_handler, written, sizeof written, 0) == sizeof written);
     CHECK(pread(of_handler, read, sizeof read, 0) == sizeof read);
     CHECK(memcmp(written, read, sizeof read) == 0);
     handled = handled + 1;
+    __atomic_store_n(&in_handler, 0, __ATOMIC_RELEASE);
 }
 
 static void on_segv(int signal, siginfo_t *info, void *context)
