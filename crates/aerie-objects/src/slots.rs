@@ -96,11 +96,12 @@ impl<C> Slots<C> {
                 uses.is_used[free] = true;
                 return free;
             }
-            uses = self.sleep(uses);
+            uses = self.wait(uses);
         }
     }
 
-    fn sleep<'a>(&self, mut uses: MutexGuard<'a, Uses>) -> MutexGuard<'a, Uses> {
+    /// Waits until a log is free.
+    fn wait<'a>(&self, mut uses: MutexGuard<'a, Uses>) -> MutexGuard<'a, Uses> {
         uses.asleep += 1;
         let mut uses = self.freed.wait(uses);
         uses.asleep -= 1;
@@ -111,7 +112,7 @@ impl<C> Slots<C> {
         let mut uses = self.uses.lock();
         uses.waiting += 1;
         while uses.is_used.contains(&true) {
-            uses = self.sleep(uses);
+            uses = self.wait(uses);
         }
         uses.waiting -= 1;
         uses.is_alone = true;

@@ -151,7 +151,10 @@ impl<P: Pmem> Transaction<'_, P> {
         if self.cut_below(root, 0, &mut cut)? {
             self.set_header(object, header::ROOT, 0)?;
         }
-        self.count_pages(object, -cut.freed)
+        match cut.freed {
+            0 => Ok(()),
+            freed => self.count_pages(object, -freed),
+        }
     }
 
     /// Returns whether nothing is left.
