@@ -41,6 +41,8 @@ medium::seeded_bugs! {
     HeadersTakenBack,
     /// New headers are not zeros.
     HeadersNotCleared,
+    /// Others take headers of a new page before its zeros are durable.
+    HeadersNotFenced,
     /// A directory moves beside other transactions.
     MovedBeside,
 }

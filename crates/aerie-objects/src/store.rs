@@ -12,7 +12,7 @@ use crate::reserve::Reserve;
 use crate::slots::{Company, Slots};
 use crate::space::{Part, Space};
 use crate::superblock::Superblock;
-use crate::transaction::{Buffers, Changes, Transaction, clear_headers};
+use crate::transaction::{Buffers, Changes, Transaction, clear_header_pages};
 use crate::whole::Whole;
 use crate::{ObjectId, Readers};
 use medium::Pmem;
@@ -253,7 +253,7 @@ impl<P: Pmem> Store<P> {
     /// [`reserve`](Self::reserve) for `readers`. In a store with protection, they may read the headers, and
     /// nobody may read the pages.
     pub fn reserve_for(&self, readers: Readers, pages: usize, headers: usize) -> Reserve {
-        let clear = |pages: &[u64]| clear_headers(&self.memory, pages);
+        let clear = |pages: &[u64]| clear_header_pages(&self.memory, pages);
         self.space.lock().reserve(pages, headers, readers, clear)
     }
 

@@ -350,12 +350,13 @@ fn a_crash_leaves_whole_transactions_of_two_that_are_open() {
 }
 
 /// The bugs that two open transactions show.
-pub(super) const BUGS: [Bug; 5] = [
+pub(super) const BUGS: [Bug; 6] = [
     Bug::ClaimedTwice,
     Bug::ClaimsEndEarly,
     Bug::OneLogReplayed,
     Bug::HeadersTakenBack,
     Bug::HeadersNotCleared,
+    Bug::HeadersNotFenced,
 ];
 
 #[test]
