@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vfs::sync::Mutex;
-use vfs::{Atime, Ctx, Errno, FileSystem, FileSystemLayer, SystemClock};
+use vfs::{Atime, Ctx, Errno, FileSystem, FileSystemLayer, Paths, SystemClock};
 
 /// Options of a client.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +64,8 @@ pub struct Client {
     class: Class,
     own: Ctx,
     pub(crate) fs: Fs,
+    /// Where paths have led.
+    pub(crate) paths: Paths,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -125,6 +127,7 @@ impl Client {
             class,
             own,
             fs,
+            paths: Paths::default(),
             threads: Mutex::new(threads),
         })
     }

@@ -15,9 +15,7 @@ use crate::clerk::{Clerk, Host, LockError};
 use crate::connection::{Connection, Link};
 use crate::contended::Contended;
 use crate::memory::Memory;
-use crate::plan::{
-    Need, Tree, is_held, look_up_with_pass, membership_count, protects, under, with_pass,
-};
+use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
 use crate::remote::Remote;
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
@@ -352,6 +350,10 @@ impl<P: Memory> FileSystem for Mapped<P> {
         self.fs().guarantees()
     }
 
+    fn paths_version(&self) -> Option<u64> {
+        self.fs().paths_version()
+    }
+
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         let unlocked = Cell::new(None);
         let look = |may_read: &dyn Fn(Ino) -> bool| {
@@ -388,7 +390,7 @@ impl<P: Memory> FileSystem for Mapped<P> {
     }
 
     fn setattr(&self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        let need = match P::IS_PROTECTED && protects(set) {
+        let need = match P::IS_PROTECTED && set.changes_rights() {
             true => Need::Protect(ino),
             false => Need::Inode(ino, Exclusive),
         };

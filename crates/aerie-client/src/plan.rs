@@ -21,7 +21,7 @@ use aerie_objects::{Kind, Load, ObjectId, Superblock, members, own, parent};
 use aerie_proto::locks::{Access, LockId};
 use smallvec::SmallVec;
 use std::cell::Cell;
-use vfs::{Errno, Ino, Name, SetAttr};
+use vfs::{Errno, Ino, Name};
 
 use Access::{Exclusive, Shared};
 
@@ -325,11 +325,6 @@ impl Plan {
             all => clerk.lock_all(all),
         }
     }
-}
-
-/// Whether a change of attributes may change who may read an inode.
-pub fn protects(set: &SetAttr) -> bool {
-    set.perm.is_some() || set.uid.is_some() || set.gid.is_some()
 }
 
 /// The number of collections with an object, for the clerk; the maximum if it cannot be read.

@@ -416,8 +416,8 @@ impl<P: Pmem> Pxfs<P> {
                 holds,
             } => {
                 let names: [Name<'_>; 2] = [from.into(), to.into()];
-                let replaced = self.rename_node(tx, by, names, flags, holds)?;
-                Ok(Done::after(kept(tx, replaced.filter(|_| holds))))
+                let renamed = self.rename_node(tx, by, names, flags, holds)?;
+                Ok(Done::after(kept(tx, renamed.replaced.filter(|_| holds))))
             }
             Op::Look { at } => {
                 let found = self.look_up(tx, by.cx, at.into())?;

@@ -13,6 +13,15 @@ use vfs::{
 /// Most names of a file.
 const LINKS_MAX: u32 = u32::MAX - 1;
 
+/// The effects of a rename.
+#[derive(Default)]
+pub(crate) struct Renamed {
+    /// The node that has lost its name to another one.
+    pub(crate) replaced: Option<ObjectId>,
+    /// Whether a directory has moved, or was replaced.
+    pub(crate) moves_directories: bool,
+}
+
 /// The inodes and names of a rename.
 struct Moved<'a> {
     dirs: [Inode; 2],
@@ -204,7 +213,7 @@ impl<P: Pmem> Pxfs<P> {
         node.store(tx)
     }
 
-    /// `is_held`: as in [`remove_name`](Self::remove_name), for a replaced node, which is returned.
+    /// `is_held`: as in [`remove_name`](Self::remove_name), for a replaced node.
     pub(crate) fn rename_node(
         &self,
         tx: &mut Transaction<'_, P>,
@@ -212,7 +221,7 @@ impl<P: Pmem> Pxfs<P> {
         [from, to]: [Name<'_>; 2],
         flags: RenameFlags,
         is_held: bool,
-    ) -> Res<Option<ObjectId>> {
+    ) -> Res<Renamed> {
         check_name(from.name)?;
         check_name(to.name)?;
         flags.check()?;
@@ -227,7 +236,7 @@ impl<P: Pmem> Pxfs<P> {
         flags.check_target(target.is_some())?;
         must_stay_a_tree(tx, &dirs, source, target, flags)?;
         if target == Some(source) {
-            return Ok(None);
+            return Ok(Renamed::default());
         }
         let source = self.load(tx, source)?;
         let target = target.map(|target| self.load(tx, target)).transpose()?;
@@ -240,7 +249,10 @@ impl<P: Pmem> Pxfs<P> {
         };
         self.move_names(tx, by.now(), moved, flags.is_exchange(), is_held)?;
         let replaced = target.filter(|_| !flags.is_exchange());
-        Ok(replaced.map(|target| target.object))
+        Ok(Renamed {
+            replaced: replaced.map(|target| target.object),
+            moves_directories: source.is_dir() || target.is_some_and(|target| target.is_dir()),
+        })
     }
 
     fn move_names(

@@ -227,7 +227,11 @@ fn answer(call: &Call) -> calls::Answer {
         SYS_sendfile | SYS_copy_file_range | SYS_splice => calls::copies::copy(call),
         _ => {
             let _calls = call.process.gate.read();
-            by_the_store(call)
+            match by_the_store(call) {
+                // The directory of a path that was known (`vfs::Paths`) has gone meanwhile.
+                Err(Stop::Errno(vfs::Errno::STALE)) => Err(Stop::Errno(vfs::Errno::NOENT)),
+                answer => answer,
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags};
+use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags, Paths};
 
 /// For each description, the number of its users in this process, with [`REFERS`] added if the process's
 /// file system has it open.
@@ -78,6 +78,8 @@ pub(crate) struct Process {
     /// Where the working directory is if `cwd` is 0: above the mount point, as the number of bytes of `at`
     /// before the rest of the path; [`BELOW`]; or elsewhere, 0.
     outside: AtomicUsize,
+    /// Where paths have led.
+    pub(crate) paths: Paths,
     umask: AtomicU32,
     /// No descriptor of the store is greater.
     highest: AtomicU32,
@@ -153,6 +155,7 @@ impl Process {
             cx: RwLock::new(None),
             cwd: AtomicU64::new(0),
             outside: AtomicUsize::new(0),
+            paths: Paths::default(),
             umask: AtomicU32::new(u32::MAX),
             highest: AtomicU32::new(0),
             locks: Mutex::new(HashMap::new()),
@@ -394,6 +397,7 @@ impl Process {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         std::mem::forget(inherited);
+        self.paths.clear();
         self.forget_credentials();
         self.files()
             .for_each(|(_, number)| LOCAL[number as usize].store(0, Relaxed));

@@ -6,11 +6,14 @@
 //!    40 of them.
 //! 2. A path that leaves the store, by `..` at its root or by a symbolic link to an absolute path, continues
 //!    in the kernel at the right place ([`Place::Outside`]).
+//! 3. The directory of a name is not looked up again while the file system says that the path to it leads
+//!    there ([`vfs::Paths`]).
 
 use crate::kernel::Result;
 use crate::process::Process;
+use std::borrow::Cow;
 use std::ffi::CString;
-use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino};
+use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, Paths};
 
 /// Most symbolic links of a path.
 const LINKS_MAX: usize = 40;
@@ -142,39 +145,44 @@ impl<'f> Walk<'f> {
         if path.is_empty() {
             return Err(Errno::NOENT);
         }
-        let mut dir = Node::borrowed(self.fs, start);
-        let mut rest = path.to_vec();
+        let version = self.fs.paths_version();
+        let is_inside = |dir: &[u8]| !dir.starts_with(b"/") || self.below_mount(dir).is_some();
+        let split = Paths::end_of_directory(path).filter(|end| is_inside(&path[..*end]));
+        let known = split.and_then(|at| {
+            let paths = &self.process.paths;
+            paths.get(self.fs, self.cx, start, &path[..at])
+        });
+        let (mut dir, mut at) = match (known, split) {
+            (Some(dir), Some(at)) => (Node::borrowed(self.fs, dir), at + 1),
+            _ => (Node::borrowed(self.fs, start), 0),
+        };
+        let mut text = Cow::Borrowed(path);
         let mut links = 0;
+        let mut is_new = known.is_none();
         loop {
-            if rest.first() == Some(&b'/') {
-                let Some(inside) = self.below_mount(&rest) else {
-                    return outside(rest);
+            if at == 0 && text.starts_with(b"/") {
+                let Some(below) = self.below_mount(&text) else {
+                    return outside(text.into_owned());
                 };
-                (dir, rest) = (Node::borrowed(self.fs, Ino::ROOT), inside.to_vec());
+                (dir, at) = (Node::borrowed(self.fs, Ino::ROOT), below);
             }
-            // The rest is relative to `dir` now.
-            let from = rest
-                .iter()
-                .position(|byte| *byte != b'/')
-                .unwrap_or(rest.len());
-            let end = rest[from..]
-                .iter()
-                .position(|byte| *byte == b'/')
-                .map_or(rest.len(), |n| from + n);
-            let name = rest[from..end].to_vec();
-            let after = rest[end..].to_vec();
-            let is_last = after.iter().all(|byte| *byte == b'/');
-            let tail = after
-                .iter()
-                .skip_while(|byte| **byte == b'/')
-                .copied()
-                .collect::<Vec<u8>>();
-            match &name[..] {
+            // The rest from `at` on is relative to `dir` now.
+            let from = at + slashes(&text[at..]);
+            let len = text[from..].iter().position(|byte| *byte == b'/');
+            let end = len.map_or(text.len(), |len| from + len);
+            let (name, after) = (&text[from..end], &text[end..]);
+            at = end + slashes(after);
+            let is_last = at == text.len();
+            if let Some(at) = split.filter(|_| is_last && is_new) {
+                let paths = &self.process.paths;
+                paths.put(version, self.cx, (start, &path[..at]), dir.ino());
+            }
+            match name {
                 b"" | b"." if is_last => return self.directory_itself(dir),
                 b"." => {}
                 b".." if dir.ino() == Ino::ROOT => {
-                    rest = [self.above_mount(), b"/", &tail].concat();
-                    continue;
+                    text = Cow::Owned([self.above_mount(), b"/", &text[at..]].concat());
+                    (at, is_new) = (0, false);
                 }
                 b".." => {
                     dir = self.above(&dir)?;
@@ -182,9 +190,9 @@ impl<'f> Walk<'f> {
                         return self.directory_itself(dir);
                     }
                 }
-                _ => match self.step(&dir, &name, &after)? {
+                _ => match self.step(&dir, name, after)? {
                     Step::End(node) => {
-                        let has_slash = !after.is_empty();
+                        let (name, has_slash) = (name.to_vec(), !after.is_empty());
                         return Ok(Place::Inside(Found {
                             dir,
                             name,
@@ -198,12 +206,10 @@ impl<'f> Walk<'f> {
                         if links > LINKS_MAX {
                             return Err(Errno::LOOP);
                         }
-                        rest = path;
-                        continue;
+                        (text, at, is_new) = (Cow::Owned(path), 0, false);
                     }
                 },
             }
-            rest = tail;
         }
     }
 
@@ -240,13 +246,10 @@ impl<'f> Walk<'f> {
         }))
     }
 
-    /// The part of an absolute path below the mount point.
-    fn below_mount<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+    /// Where the part of an absolute path below the mount point begins.
+    fn below_mount(&self, path: &[u8]) -> Option<usize> {
         let below = path.strip_prefix(&self.process.at[..])?;
-        (below.is_empty() || below[0] == b'/').then(|| {
-            let slashes = below.iter().take_while(|byte| **byte == b'/').count();
-            &below[slashes..]
-        })
+        (below.is_empty() || below[0] == b'/').then(|| self.process.at.len() + slashes(below))
     }
 
     /// The path of the directory with the mount point, without `/` at its end.
@@ -263,6 +266,11 @@ impl<'f> Walk<'f> {
         self.fs.by_number(above)?;
         Ok(Node::counted(self.fs, above))
     }
+}
+
+/// The slashes at the start of a path.
+fn slashes(path: &[u8]) -> usize {
+    path.iter().take_while(|byte| **byte == b'/').count()
 }
 
 fn outside(path: Vec<u8>) -> Result<Place<'static>> {

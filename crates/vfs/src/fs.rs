@@ -40,6 +40,13 @@ pub trait FileSystem: Send + Sync {
         Vec::new()
     }
 
+    /// A number that is another one after a change by which a path could lead elsewhere: a directory was moved or
+    /// removed, or others may search it now. Callers may rely on directories to which paths have led while it stays
+    /// the same ([`Paths`](crate::Paths)). `None`: they look up each name.
+    fn paths_version(&self) -> Option<u64> {
+        None
+    }
+
     /// Finds `name` in `dir`. Takes a reference.
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
     /// Finds an inode by its number, for a caller that kept the number (a file handle). Takes a

@@ -273,6 +273,13 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
 }
 
+impl SetAttr {
+    /// Whether the change may change who may use the inode.
+    pub fn changes_rights(&self) -> bool {
+        self.perm.is_some() || self.uid.is_some() || self.gid.is_some()
+    }
+}
+
 /// One entry of a directory listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry<'a> {

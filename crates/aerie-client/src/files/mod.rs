@@ -19,7 +19,7 @@ use vfs::{
     Attr, Cookie, DirEntry, Errno, FileSystem, FileType, Name, NewNode, OpenFlags, Removal,
     RenameFlags, Result, SetAttr,
 };
-use walk::{Found, Node, walk};
+use walk::{Found, Node, walk, walk_quickly};
 
 /// Attempts of an open to find or make a file that others make and remove meanwhile.
 const ATTEMPTS: usize = 100;
@@ -70,7 +70,7 @@ impl<C: Borrow<Client>> Files<C> {
         let is_new = flags.contains(OFlags::CREATE | OFlags::EXCL);
         let follow = !flags.contains(OFlags::NOFOLLOW) && !is_new;
         for _ in 0..ATTEMPTS {
-            let found = self.walk(path, follow)?;
+            let found = walk_quickly(self.client(), path, follow)?;
             let opened = match found.attr() {
                 Ok(_) if is_new => return Err(Errno::EXIST),
                 Ok(attr) => self.open_found(&attr, flags).map(|()| attr),
@@ -114,7 +114,7 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `stat`.
     pub fn attributes(&self, path: &[u8]) -> Result<Attr> {
-        self.walk(path, true)?.attr()
+        walk_quickly(self.client(), path, true)?.attr()
     }
 
     /// As [`attributes`](Self::attributes), but does not follow a symbolic link at the end.
@@ -122,7 +122,7 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `lstat`.
     pub fn link_attributes(&self, path: &[u8]) -> Result<Attr> {
-        self.walk(path, false)?.attr()
+        walk_quickly(self.client(), path, false)?.attr()
     }
 
     /// Changes attributes.
@@ -130,8 +130,8 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `chmod`, `chown`, `truncate` and `utimensat`.
     pub fn set_attributes(&self, path: &[u8], set: &SetAttr) -> Result<()> {
-        let node = self.walk(path, true)?.into_node()?;
         let client = self.client();
+        let node = walk_quickly(client, path, true)?.into_node()?;
         client.setattr(client.own(), node.attr.ino, set).map(drop)
     }
 
@@ -165,8 +165,8 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `readlink`.
     pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let found = self.walk(path, false)?;
         let client = self.client();
+        let found = walk_quickly(client, path, false)?;
         client.readlink(client.own(), found.attr()?.ino)
     }
 
@@ -231,8 +231,8 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `open` for a directory.
     pub fn list(&self, path: &[u8], mut sink: impl FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
-        let dir = self.walk(path, true)?.into_node()?;
         let (client, mut after) = (self.client(), Cookie(0));
+        let dir = walk_quickly(client, path, true)?.into_node()?;
         loop {
             let mut part: Vec<(vfs::Ino, FileType, Vec<u8>, Cookie)> = Vec::new();
             client.readdir(client.own(), dir.attr.ino, after, &mut |entry| {

@@ -2,7 +2,7 @@
 //! absolute path leads there, and `..` in the root is the root.
 
 use crate::client::Client;
-use vfs::{Attr, Errno, FileSystem, FileType, Ino, Name, Result};
+use vfs::{Attr, Errno, FileSystem, FileType, Ino, Name, Paths, Result};
 
 /// Most symbolic links of a path.
 const LINKS_MAX: usize = 40;
@@ -32,14 +32,18 @@ impl Drop for Node<'_> {
 
 /// The end of a path.
 pub(super) struct Found<'c> {
-    /// The directories of the path. That of the name is the last one.
-    dirs: Vec<Node<'c>>,
+    /// References to the directories of the path.
+    _dirs: Vec<Node<'c>>,
+    /// The directory of the name, without a reference of its own.
+    dir: Ino,
     /// The last component. Empty if the path ends with a directory itself: `.`, `..`, the root.
     name: Vec<u8>,
     /// The inode, if the name exists.
     node: Option<Node<'c>>,
     /// A slash follows the name.
     has_slash: bool,
+    /// The path has a name at its end, and no symbolic link was followed.
+    is_direct: bool,
 }
 
 impl<'c> Found<'c> {
@@ -50,10 +54,6 @@ impl<'c> Found<'c> {
 
     pub(super) fn ends_with_slash(&self) -> bool {
         self.has_slash
-    }
-
-    fn dir(&self) -> Ino {
-        self.dirs.last().map_or(Ino::ROOT, |dir| dir.attr.ino)
     }
 
     /// The attributes of the inode.
@@ -68,7 +68,7 @@ impl<'c> Found<'c> {
     pub(super) fn name(&self) -> Result<Name<'_>> {
         match self.name.is_empty() {
             true => Err(Errno::BUSY),
-            false => Ok(Name::new(self.dir(), &self.name)),
+            false => Ok(Name::new(self.dir, &self.name)),
         }
     }
 
@@ -82,7 +82,63 @@ impl<'c> Found<'c> {
     }
 }
 
-/// Resolves a path. `follow`: a symbolic link at the end, too.
+/// Resolves a path. `follow`: a symbolic link at the end, too. The directory of the name may have no reference, so
+/// that calls on it can fail with `ESTALE`.
+pub(super) fn walk_quickly<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {
+    let Some(end) = Paths::end_of_directory(path) else {
+        return walk(client, path, follow);
+    };
+    let (place, cx) = ((Ino::ROOT, &path[..end]), client.own());
+    if let Some(dir) = client.paths.get(client, cx, place.0, place.1) {
+        match found_in(client, dir, &path[end + 1..], follow) {
+            Ok(None) | Err(Errno::STALE) => {}
+            Ok(Some(found)) => return Ok(found),
+            Err(errno) => return Err(errno),
+        }
+    }
+    let version = client.paths_version();
+    let found = walk(client, path, follow)?;
+    if found.is_direct {
+        client.paths.put(version, cx, place, found.dir);
+    }
+    Ok(found)
+}
+
+/// Resolves a single name, unless it leads on: `.`, `..`, a symbolic link to follow.
+fn found_in<'c>(
+    client: &'c Client,
+    dir: Ino,
+    path: &[u8],
+    follow: bool,
+) -> Result<Option<Found<'c>>> {
+    let end = path.iter().position(|byte| *byte == b'/');
+    let (name, after) = path.split_at(end.unwrap_or(path.len()));
+    if matches!(name, b"" | b"." | b"..") {
+        return Ok(None);
+    }
+    let node = match client.lookup(client.own(), dir, name) {
+        Ok(attr) => Some(Node::counted(client, attr)),
+        Err(Errno::NOENT) => None,
+        Err(errno) => return Err(errno),
+    };
+    let has_slash = !after.is_empty();
+    match node.as_ref().map(|node| node.attr.kind) {
+        Some(FileType::Symlink) if follow || has_slash => return Ok(None),
+        Some(FileType::Directory) | None => {}
+        Some(_) if has_slash => return Err(Errno::NOTDIR),
+        Some(_) => {}
+    }
+    Ok(Some(Found {
+        _dirs: Vec::new(),
+        dir,
+        name: name.to_vec(),
+        node,
+        has_slash,
+        is_direct: true,
+    }))
+}
+
+/// Resolves a path, with references to its directories. `follow`: a symbolic link at the end, too.
 pub(super) fn walk<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {
     let mut dirs: Vec<Node<'c>> = Vec::new();
     let mut rest = path.to_vec();
@@ -135,10 +191,12 @@ pub(super) fn walk<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<
                     }
                     (node, _) => {
                         return Ok(Found {
-                            dirs,
+                            dir: last(&dirs),
+                            _dirs: dirs,
                             name,
                             node,
                             has_slash,
+                            is_direct: links == 0,
                         });
                     }
                 }
@@ -150,9 +208,12 @@ pub(super) fn walk<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<
 }
 
 fn look<'c>(client: &'c Client, dirs: &[Node<'c>], name: &[u8]) -> Result<Node<'c>> {
-    let dir = dirs.last().map_or(Ino::ROOT, |dir| dir.attr.ino);
-    let attr = client.lookup(client.own(), dir, name)?;
+    let attr = client.lookup(client.own(), last(dirs), name)?;
     Ok(Node::counted(client, attr))
+}
+
+fn last(dirs: &[Node<'_>]) -> Ino {
+    dirs.last().map_or(Ino::ROOT, |dir| dir.attr.ino)
 }
 
 /// The directory in which a path ends without a name.
@@ -162,9 +223,11 @@ fn itself<'c>(client: &'c Client, mut dirs: Vec<Node<'c>>) -> Result<Found<'c>> 
         None => Node::counted(client, client.getattr(client.own(), Ino::ROOT)?),
     };
     Ok(Found {
-        dirs,
+        dir: last(&dirs),
+        _dirs: dirs,
         name: Vec::new(),
         node: Some(node),
         has_slash: false,
+        is_direct: false,
     })
 }

@@ -5,7 +5,7 @@ use super::Service;
 use super::connection::Connection;
 use super::requests::ENDED;
 use aerie_client::clerk::{Clerk, Host};
-use aerie_client::plan::{Need, Tree, membership_count, protects, under};
+use aerie_client::plan::{Need, Tree, membership_count, under};
 use aerie_objects::{lookup, stable};
 use aerie_proto::locks::{Access, ClientId, LockId, Tell, ToClient, ToService};
 use aerie_proto::ops::{self, Call, Op, Outcome, Read};
@@ -148,7 +148,7 @@ fn need<'a>(call: &Call<'a>, is_protected: bool) -> Option<Need<'a>> {
             true => Need::Inode(ino, Exclusive),
             false => Need::Inode(ino, Shared),
         },
-        Op::SetAttr { ino, set } if is_protected && protects(&set) => Need::Protect(ino),
+        Op::SetAttr { ino, set } if is_protected && set.changes_rights() => Need::Protect(ino),
         Op::SetAttr { ino, .. }
         | Op::Write { ino, .. }
         | Op::Allocate { ino, .. }

@@ -4,14 +4,15 @@ use super::{Access, Host, Speculation};
 use crate::calls::COOKIES_OF_DOTS;
 use crate::error::Fault;
 use crate::inode;
-use aerie_objects::{ObjectId, generation};
+use aerie_objects::{Kind, ObjectId, generation};
 use aerie_proto::ops::Op;
 use medium::Pmem;
+use std::sync::atomic::Ordering::Acquire;
 use vfs::xattrs::XattrChange;
 use vfs::{
-    Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, Guarantees,
-    Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind, SetAttr,
-    StatFs, XattrMode, perm,
+    Atomicity, Attr, Cookie, Ctx, DirEntry, Durability, Errno, Fallocate, FileSystem, FileType,
+    Guarantees, Ino, Name, NewNode, OpenFlags, Ordering, Removal, RenameFlags, Result, SeekKind,
+    SetAttr, StatFs, XattrMode, perm,
 };
 
 impl<P: Pmem, H: Host> Speculation<P, H> {
@@ -85,6 +86,12 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
         }
     }
 
+    fn paths_version(&self) -> Option<u64> {
+        // Calls that need pages of others run at the service, without locks of this client.
+        let is_whole = self.access != Access::Partial;
+        is_whole.then(|| self.paths.load(Acquire))
+    }
+
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         let attr = self.fs.lookup(cx, dir, name)?;
         self.tell_path(Name::new(dir, name), attr.ino);
@@ -125,11 +132,15 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
         let ctime = set.ctime.filter(|_| self.is_trusted);
         let set = SetAttr { ctime, ..*set };
         let _gate = self.fs.gate.write();
-        self.record(
+        let attr = self.record(
             cx,
             |tx, by| self.fs.set_attr(tx, by, ino, &set),
             |_, _| Op::SetAttr { ino, set },
-        )
+        )?;
+        if attr.kind == FileType::Directory && set.changes_rights() {
+            self.paths_change();
+        }
+        Ok(attr)
     }
 
     fn readdir(
@@ -205,7 +216,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
 
     fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
         let _gate = self.fs.gate.write();
-        self.record(
+        let removed = self.record(
             cx,
             |tx, by| self.fs.remove_name(tx, by, at, which, false),
             |state, object| {
@@ -217,20 +228,23 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
                 let at = at.into();
                 Op::Remove { at, which, holds }
             },
-        )
-        .map(drop)
+        )?;
+        if removed.kind() == Kind::Collection {
+            self.paths_change();
+        }
+        Ok(())
     }
 
     fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
         let _gate = self.fs.gate.write();
-        self.record(
+        let renamed = self.record(
             cx,
             |tx, by| self.fs.rename_node(tx, by, [from, to], flags, false),
-            |state, replaced| {
+            |state, renamed| {
                 let is_held = |object: &ObjectId| {
                     self.is_to_be_held(state.told.contains_key(object), *object)
                 };
-                let held = replaced.filter(is_held);
+                let held = renamed.replaced.filter(is_held);
                 held.into_iter().for_each(|object| state.tell(object));
                 Op::Rename {
                     from: from.into(),
@@ -239,8 +253,11 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
                     holds: held.is_some(),
                 }
             },
-        )
-        .map(drop)
+        )?;
+        if renamed.moves_directories {
+            self.paths_change();
+        }
+        Ok(())
     }
 
     fn tmpfile(&self, cx: &Ctx, dir: Ino, mode: u32) -> Result<Attr> {

@@ -37,6 +37,7 @@ use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, ope
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Release};
 use vfs::sync::Mutex;
 use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, OpenFlags, Result, StatFs, Timestamp};
 
@@ -121,6 +122,9 @@ pub struct Speculation<P, H> {
     is_trusted: bool,
     host: H,
     state: Mutex<State>,
+    /// [`FileSystem::paths_version`](vfs::FileSystem::paths_version). Changes of this client change it while they
+    /// have the gate alone, so that no call sees one before.
+    paths: AtomicU64,
 }
 
 impl<P: Pmem, H: Host> Speculation<P, H> {
@@ -148,6 +152,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 requests,
                 ..State::default()
             }),
+            paths: AtomicU64::new(0),
         })
     }
 
@@ -209,6 +214,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let _gate = self.fs.gate.write();
         let mut state = self.state.lock();
         if holds {
+            // The caller gives up locks, and others can change what they are of.
+            self.paths_change();
             self.tell_all(&mut state);
         }
         self.flush(&mut state)?;
@@ -253,7 +260,15 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.clear(state);
     }
 
+    /// Notes that paths may lead elsewhere.
+    fn paths_change(&self) {
+        if !hit(Bug::PathsKept) {
+            self.paths.fetch_add(1, Release);
+        }
+    }
+
     fn clear(&self, state: &mut State) {
+        self.paths_change();
         *state = State {
             requests: state.requests,
             refusal: state.refusal.take(),
@@ -313,7 +328,10 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         for (number, operation) in (0..).zip(operations(batch.bytes())) {
             let Ok(operation) = operation else { break };
             match refused.next_if(|refused| refused.number == number) {
-                Some(refusal) => self.take_refused(state, &operation.op, refusal),
+                Some(refusal) => {
+                    self.paths_change();
+                    self.take_refused(state, &operation.op, refusal);
+                }
                 None => take_choices(&mut state.reserve, &operation.op),
             }
         }

@@ -543,12 +543,13 @@ fn what_a_client_claims_is_checked() {
 
 #[test]
 fn seeded_bugs_are_found() {
-    // The explorer finds what only a crash shows. The tests of protected stores, and those of batches beside each
-    // other, find the other ones.
+    // The explorer finds what only a crash shows. The tests of protected stores, of batches beside each other, and
+    // of paths find the other ones.
     let elsewhere = [
         Bug::StoredNotFlushed,
         Bug::ParentIgnored,
         Bug::HeldUnclaimed,
+        Bug::PathsKept,
     ];
     let bugs = Bug::ALL.iter().filter(|bug| !elsewhere.contains(bug));
     for bug in bugs {

@@ -7,6 +7,7 @@ mod clients;
 mod damage;
 mod forged;
 mod hostile;
+mod paths;
 mod protected;
 mod sessions;
 

@@ -184,11 +184,11 @@ impl Call {
         follow: bool,
         run: impl FnOnce(&Session, Found<'_>) -> Answer,
     ) -> Answer {
-        if !self.is_ours(at)? {
+        let Some(start) = self.start(at)? else {
             return Err(Stop::Kernel);
-        }
+        };
         let session = self.session()?;
-        match session.resolve(self, at, follow)? {
+        match session.resolve_from(start, follow, &session.cx)? {
             Resolved::Inside(found, _dir) => {
                 self.process.count(Reason::Answered);
                 run(&session, found)
@@ -273,9 +273,19 @@ impl Session {
         follow: bool,
         cx: &'s Ctx,
     ) -> Result<Resolved<'s>> {
-        let Some((start, path)) = call.start(at)? else {
-            return Ok(Resolved::Foreign);
-        };
+        match call.start(at)? {
+            Some(start) => self.resolve_from(start, follow, cx),
+            None => Ok(Resolved::Foreign),
+        }
+    }
+
+    /// Resolves a path from where it starts.
+    fn resolve_from<'s>(
+        &'s self,
+        (start, path): (Start, Vec<u8>),
+        follow: bool,
+        cx: &'s Ctx,
+    ) -> Result<Resolved<'s>> {
         let walk = Walk {
             process: self.process,
             fs: &*self.fs,

@@ -1,0 +1,132 @@
+//! Paths that clients rely on: while a cache says that a path leads to a directory, its names do.
+
+use super::clients::{Client, client, service};
+use crate::seeded::{Bug, arm};
+use oracle::script::{State, generate, run_op};
+use oracle::snapshot::Snapshot;
+use std::collections::BTreeSet;
+use vfs::{Ctx, Errno, FileSystem, FileType, Ino, Paths, Result};
+
+/// A client, with what two users know of its paths.
+struct Walker {
+    client: Client,
+    state: State,
+    known: [(Ctx, Paths); 2],
+}
+
+impl Walker {
+    fn new(client: Client) -> Self {
+        let users = [Ctx::root(), Ctx::user(1000, 1000)];
+        Self {
+            client,
+            state: State::default(),
+            known: users.map(|user| (user, Paths::default())),
+        }
+    }
+
+    /// Looks up each name of a path from the root.
+    fn walk(&self, cx: &Ctx, path: &[u8]) -> Result<Ino> {
+        let mut at = Ino::ROOT;
+        for name in path
+            .split(|byte| *byte == b'/')
+            .filter(|name| !name.is_empty())
+        {
+            let found = self.client.lookup(cx, at, name);
+            self.client.forget(at, u64::from(at != Ino::ROOT));
+            at = found?.ino;
+        }
+        let searched = self.client.lookup(cx, at, b"no such name");
+        self.client.forget(at, u64::from(at != Ino::ROOT));
+        match searched {
+            Err(Errno::NOENT) => Ok(at),
+            Err(errno) => Err(errno),
+            Ok(_) => unreachable!("nobody makes this name"),
+        }
+    }
+
+    /// Compares where known paths lead with where their names do, and learns.
+    fn differs(&self, paths: &BTreeSet<Vec<u8>>) -> Option<String> {
+        for (cx, known) in &self.known {
+            for path in paths {
+                let version = self.client.paths_version();
+                let walked = self.walk(cx, path);
+                let relied = known.get(&self.client, cx, Ino::ROOT, path);
+                if relied.is_some_and(|dir| walked != Ok(dir)) {
+                    let path = String::from_utf8_lossy(path);
+                    return Some(format!(
+                        "user {}: {path} leads to {walked:?}, and not to {relied:?}",
+                        cx.uid
+                    ));
+                }
+                if let Ok(dir) = walked {
+                    known.put(version, cx, (Ino::ROOT, path), dir);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Runs a random script on two clients in turn. Returns the first path that is relied on and leads elsewhere.
+fn difference(seed: u64) -> Option<String> {
+    let service = service(1_000);
+    let mut walkers = [true, false].map(|is_trusted| Walker::new(client(&service, is_trusted)));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let (mut turn, mut paths) = (0, BTreeSet::new());
+    for op in generate::setup().then(&generate::random(seed, 120)).ops {
+        if rng.u32(..5) == 0 {
+            walkers[turn].client.ship(true).unwrap();
+            turn = 1 - turn;
+        }
+        let walker = &mut walkers[turn];
+        run_op(&walker.client, &mut walker.state, &op).ok();
+        let seen = Snapshot::take(&walker.client).unwrap();
+        let dirs = seen
+            .iter()
+            .filter(|(_, node, _)| node.kind == FileType::Directory);
+        paths.extend(dirs.map(|(path, ..)| path.to_vec()));
+        if let Some(what) = walker.differs(&paths) {
+            return Some(format!("after {op}: {what}"));
+        }
+    }
+    None
+}
+
+#[test]
+fn known_paths_lead_where_their_names_do() {
+    for seed in 0..10 {
+        assert_eq!(difference(seed), None, "seed {seed}");
+    }
+    arm(Some(Bug::PathsKept));
+    let found = (0..10).find_map(difference);
+    arm(None);
+    assert!(found.is_some(), "the bug is not found");
+}
+
+/// Files come and go, and change, without an effect on what is known.
+#[test]
+fn changes_of_files_leave_paths_known() {
+    let service = service(1_000);
+    let client = client(&service, true);
+    let (cx, known) = (Ctx::root(), Paths::default());
+    let dir = client.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    known.put(client.paths_version(), &cx, (Ino::ROOT, b"dir"), dir);
+    let file = client.create(&cx, dir, b"file", 0o644).unwrap().ino;
+    client.write(&cx, file, 0, b"contents").unwrap();
+    client.truncate(&cx, file, 0).unwrap();
+    let (from, to) = (vfs::Name::new(dir, b"file"), vfs::Name::new(dir, b"other"));
+    client
+        .rename(&cx, from, to, vfs::RenameFlags::empty())
+        .unwrap();
+    client.unlink(&cx, dir, b"other").unwrap();
+    client.forget(file, 1);
+    client.sync().unwrap();
+    assert_eq!(known.get(&client, &cx, Ino::ROOT, b"dir"), Some(dir));
+    assert_eq!(known.get(&client, &cx, dir, b"dir"), None);
+    assert_eq!(
+        known.get(&client, &Ctx::user(1, 1), Ino::ROOT, b"dir"),
+        None
+    );
+    client.rmdir(&cx, Ino::ROOT, b"dir").unwrap();
+    assert_eq!(known.get(&client, &cx, Ino::ROOT, b"dir"), None);
+}

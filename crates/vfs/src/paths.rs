@@ -1,0 +1,81 @@
+//! A cache of the directories to which paths lead.
+
+use crate::sync::Mutex;
+use crate::{Ctx, FileSystem, Ino};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Paths that are known at a time. One takes the place of another with the same hash.
+const PLACES: usize = 256;
+/// Longer paths are not kept.
+const LONGEST: usize = 512;
+
+/// The directories to which paths have led a caller, while the file system says that they still do
+/// ([`FileSystem::paths_version`]).
+///
+/// Directories in the cache have no reference. A call on one that was removed a moment ago fails with `ESTALE`.
+#[derive(Debug, Default)]
+pub struct Paths(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Of all places.
+    version: u64,
+    caller: Option<Ctx>,
+    places: Vec<Option<Place>>,
+}
+
+#[derive(Debug, Clone)]
+struct Place {
+    start: Ino,
+    path: Box<[u8]>,
+    dir: Ino,
+}
+
+impl Paths {
+    /// Returns where the path of the directory ends that has the last name of `path`; `None` for one name only.
+    pub fn end_of_directory(path: &[u8]) -> Option<usize> {
+        let last = path.iter().rposition(|byte| *byte != b'/')?;
+        let end = path[..last].iter().rposition(|byte| *byte == b'/');
+        end.filter(|end| *end > 0)
+    }
+
+    /// Returns the directory to which `path` leads from `start`, if it is known.
+    pub fn get(&self, fs: &dyn FileSystem, cx: &Ctx, start: Ino, path: &[u8]) -> Option<Ino> {
+        let known = self.0.lock();
+        let is_valid = || fs.paths_version() == Some(known.version);
+        let place = known.places.get(slot(start, path))?.as_ref()?;
+        let is_same = place.start == start && *place.path == *path;
+        (is_same && known.caller.as_ref() == Some(cx) && is_valid()).then_some(place.dir)
+    }
+
+    /// Notes that `path` led to `dir`. `version`: that of the file system before the first name of the path was
+    /// looked up.
+    pub fn put(&self, version: Option<u64>, cx: &Ctx, (start, path): (Ino, &[u8]), dir: Ino) {
+        let Some(version) = version.filter(|_| path.len() <= LONGEST) else {
+            return;
+        };
+        let known = &mut *self.0.lock();
+        if known.version != version || known.caller.as_ref() != Some(cx) {
+            known.version = version;
+            known.caller = Some(cx.clone());
+            known.places.clear();
+        }
+        known.places.resize(PLACES, None);
+        known.places[slot(start, path)] = Some(Place {
+            start,
+            path: path.into(),
+            dir,
+        });
+    }
+
+    /// Forgets all.
+    pub fn clear(&self) {
+        *self.0.lock() = Known::default();
+    }
+}
+
+fn slot(start: Ino, path: &[u8]) -> usize {
+    let mut hasher = DefaultHasher::new();
+    (start, path).hash(&mut hasher);
+    hasher.finish() as usize % PLACES
+}
