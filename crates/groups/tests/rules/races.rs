@@ -25,11 +25,14 @@ fn ends(test: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Times that a process engages a group. Two that take turns could keep it engaged for ever.
+const ENGAGEMENTS: usize = 2000;
+
 /// A process that engages the group, writes, and disengages it until it is sealed.
 fn writer(bench: &Bench, group: Ino) {
     let pid = bench.world.fork(INIT);
     let cx = by(pid, 1);
-    loop {
+    for _ in 0..ENGAGEMENTS {
         match bench.engage(&cx, group) {
             Ok(()) => {}
             Err(Errno::INVAL) => break,
