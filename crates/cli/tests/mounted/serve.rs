@@ -3,6 +3,7 @@
 use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -25,7 +26,8 @@ pub(crate) fn serve(place: &Fixture, args: &[&str]) -> Server {
     let mut command = selvedge();
     command.args(["serve", place.image_str(), "--socket", socket(place)]);
     let child = command.args(args).stdout(Stdio::null()).spawn().unwrap();
-    wait_for("the socket", || place.path("socket").exists());
+    // A server that was killed has left its socket.
+    wait_for("the socket", || UnixStream::connect(socket(place)).is_ok());
     child.into()
 }
 
