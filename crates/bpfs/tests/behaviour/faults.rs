@@ -196,16 +196,16 @@ fn after_a_failed_fence_changes_fail_and_reads_succeed() {
             .iter()
             .flat_map(|op| [(op, 1), (op, 2), (op, 3)])
         {
-            let pm = FenceFails {
+            let pm = Arc::new(FenceFails {
                 inner: copy_of(&clean),
                 left: AtomicI64::new(i64::MAX),
-            };
-            let fs = Bpfs::open(pm, options(mode)).unwrap();
+            });
+            let fs = Bpfs::open(pm.clone() as Arc<dyn Pmem>, options(mode)).unwrap();
             let tall = ino(&fs, "tall");
             let data = read(&fs, tall, 0, 12_000);
-            fs.pmem().fail_from(nth);
+            pm.fail_from(nth);
             let got = run_op(&fs, &mut State::default(), op);
-            fs.pmem().fail_from(i64::MAX);
+            pm.fail_from(i64::MAX);
             let what = format!("mode {mode}, fence {nth} of {op}");
             if got != Err(Errno::IO) {
                 // The call has fewer fences.
@@ -233,7 +233,7 @@ fn after_a_failed_fence_changes_fail_and_reads_succeed() {
                 let listed = fs.readdir(&root(), dir.ino, Cookie(0), &mut sink);
                 assert_eq!(listed, Ok(()), "listing {} after {what}", dir.ino);
             }
-            must_still_be_whole(&fs.pmem().inner, &what);
+            must_still_be_whole(&pm.inner, &what);
         }
     }
 }
@@ -309,27 +309,28 @@ const RETURN_ATTRIBUTES: [(&str, Call); 7] = [
 #[test]
 fn a_committed_call_returns_without_reading() {
     let open = |clean: &Memory, mode| {
-        let pm = Blinded {
+        let pm = Arc::new(Blinded {
             inner: Faulty::new(copy_of(clean)),
             fences: AtomicI64::new(0),
             blind_after: AtomicI64::new(0),
-        };
-        Bpfs::open(pm, options(mode)).unwrap()
+        });
+        let fs = Bpfs::open(pm.clone() as Arc<dyn Pmem>, options(mode)).unwrap();
+        (fs, pm)
     };
     for mode in Mode::ALL {
         let clean = image(mode);
         for (name, call) in RETURN_ATTRIBUTES {
-            let fs = open(&clean, mode);
-            let mounted = fs.pmem().fences();
+            let (fs, pm) = open(&clean, mode);
+            let mounted = pm.fences();
             call(&fs).unwrap();
-            let fences = fs.pmem().fences() - mounted;
-            let fs = open(&clean, mode);
+            let fences = pm.fences() - mounted;
+            let (fs, pm) = open(&clean, mode);
             let before = free(&fs);
-            fs.pmem().blind_after.store(mounted + fences, SeqCst);
+            pm.blind_after.store(mounted + fences, SeqCst);
             let attr = call(&fs);
             let blind = fs.getattr(&root(), Ino::ROOT);
             assert_eq!(blind, Err(Errno::IO), "mode {mode}, {name}: still readable");
-            fs.pmem().inner.heal();
+            pm.inner.heal();
             let attr = attr.unwrap_or_else(|e| panic!("mode {mode}: {name}: {e:?}"));
             assert_eq!(
                 fs.getattr(&root(), attr.ino),
@@ -360,7 +361,7 @@ fn cut(mode: Mode, model: PersistModel, seed: u64) -> bool {
         ..Default::default()
     };
     bpfs::mkfs(&*pm, &o).unwrap();
-    let fs = Bpfs::open(pm.clone(), options(mode)).unwrap();
+    let fs = Bpfs::open(pm.clone() as Arc<dyn Pmem>, options(mode)).unwrap();
     let oracle = ModelFs::new(ModelOptions::default());
     let (mut here, mut there) = (State::default(), State::default());
     pm.cut_after(when, seed, model);
@@ -374,7 +375,7 @@ fn cut(mode: Mode, model: PersistModel, seed: u64) -> bool {
         }
         let what = format!("mode {mode}, model {model}, seed {seed}, {when:?}: {op}");
         assert_eq!(check(pm.inner()).findings, [], "{what}");
-        let again = Bpfs::open(pm.inner(), options(mode)).unwrap();
+        let again = Bpfs::open(pm.inner() as &dyn Pmem, options(mode)).unwrap();
         assert_eq!(again.audit(), [], "{what}");
         let (after, found) = (snapshot(&oracle), snapshot(&again));
         assert!(

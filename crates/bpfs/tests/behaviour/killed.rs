@@ -82,13 +82,13 @@ impl medium::layer::PmemLayer for Killed {
 
 /// Writes, and is killed at call number `kill` to the memory.
 fn killed_in_a_write(pm: &Cut, kill: u64, off: u64, data: &[u8]) {
-    let memory = Killed {
+    let memory = Arc::new(Killed {
         inner: pm.clone(),
         left: AtomicU64::new(u64::MAX),
-    };
-    let fs = Bpfs::open(memory, options(Mode::Log)).unwrap();
+    });
+    let fs = Bpfs::open(memory.clone() as Arc<dyn Pmem>, options(Mode::Log)).unwrap();
     let ino = file(&fs);
-    fs.pmem().left.store(kill, SeqCst);
+    memory.left.store(kill, SeqCst);
     let _ = fs.write(&Ctx::root(), ino, off, data);
 }
 
@@ -98,7 +98,7 @@ fn an_overwrite_that_finds_its_bytes_in_place_is_durable() {
         for seed in 0..16 {
             let pm = with_file(8192);
             killed_in_a_write(&pm, kill, 4104, &[2; 8]);
-            let fs = Bpfs::open(pm.clone(), options(Mode::Log)).unwrap();
+            let fs = Bpfs::open(pm.clone() as Arc<dyn Pmem>, options(Mode::Log)).unwrap();
             fs.write(&Ctx::root(), file(&fs), 4104, &[2; 8]).unwrap();
             pm.cut(seed, model(seed)).unwrap();
             let kept = contents(&pm)[4104..4112] == [2; 8];
@@ -114,7 +114,7 @@ fn a_record_is_durable_before_it_is_replayed() {
             let pm = with_file(8192);
             killed_in_a_write(&pm, kill, 4104, &[2; 24]);
             pm.cut_after(CutAfter::Fences(fence), seed, model(seed));
-            let _ = Bpfs::open(pm.clone(), options(Mode::Log));
+            let _ = Bpfs::open(pm.clone() as Arc<dyn Pmem>, options(Mode::Log));
             if pm.outcome().is_none() {
                 continue; // the mount has fewer fences
             }
@@ -162,14 +162,14 @@ fn a_call_that_waited_for_a_failed_call_stores_nothing() {
     let cut = vec![1; 50];
     for seed in 0..16 {
         let pm = with_file(100);
-        let memory = FailingSlowly {
+        let memory = Arc::new(FailingSlowly {
             inner: pm.clone(),
             armed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-        };
-        let fs = Bpfs::open(memory, options(Mode::Log)).unwrap();
+        });
+        let fs = Bpfs::open(memory.clone() as Arc<dyn Pmem>, options(Mode::Log)).unwrap();
         let (ino, cx) = (file(&fs), Ctx::root());
-        fs.pmem().armed.store(true, SeqCst);
+        memory.armed.store(true, SeqCst);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| fs.truncate(&cx, ino, 50));
             std::thread::sleep(Duration::from_millis(30));

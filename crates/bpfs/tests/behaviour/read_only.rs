@@ -66,7 +66,7 @@ fn needs_recovery(mode: Mode) -> u32 {
             ..MkfsOptions::default()
         };
         mkfs(&*pm, &o).unwrap();
-        let fs = Bpfs::open(pm.clone(), options(mode)).unwrap();
+        let fs = Bpfs::open(pm.clone() as Arc<dyn Pmem>, options(mode)).unwrap();
         let d = dir_in(&fs, Ino::ROOT, "d");
         write(&fs, file(&fs, "f"), 0, b"contents");
         pm.cut_after(CutAfter::Fences(fence), seed, PersistModel::Words);
@@ -102,7 +102,7 @@ fn refused_until_mended(mode: Mode, crashed: &MemoryPmem) -> bool {
     let in_memory = Arc::new(Overlay::new(image.clone()));
     assert_eq!(recover(&in_memory), Ok(true), "{mode}");
     assert_eq!(recover(&in_memory), Ok(false), "{mode}");
-    let fs = Bpfs::open(in_memory, read_only.clone()).unwrap();
+    let fs = Bpfs::open(in_memory as Arc<dyn Pmem>, read_only.clone()).unwrap();
     let in_memory = [stat(&fs, "f").is_ok(), stat(&fs, "d/g").is_ok()];
     image.read(0, &mut after).unwrap();
     assert!(before == after, "{mode}: the image has changed");

@@ -536,32 +536,32 @@ impl medium::layer::PmemLayer for LooksInFence {
 /// time to return something else; correct code passes with any time.
 #[test]
 fn lookups_return_only_durable_state() {
-    let pm = LooksInFence {
+    let pm = Arc::new(LooksInFence {
         inner: formatted(Mode::Log, MIB),
         fenced: AtomicU64::new(0),
         look: Mutex::default(),
-    };
-    let fs = Arc::new(Bpfs::open(Arc::new(pm), options(Mode::Log)).unwrap());
+    });
+    let fs = Arc::new(Bpfs::open(pm.clone() as Arc<dyn Pmem>, options(Mode::Log)).unwrap());
     let f = file(&*fs, "f");
     let (sender, seen) = mpsc::channel();
-    let looker = fs.clone();
-    *fs.pmem().look.lock().unwrap() = Some(Box::new(move |fence| {
-        let (fs, sender) = (looker.clone(), sender.clone());
+    let looker = (fs.clone(), pm.clone());
+    *pm.look.lock().unwrap() = Some(Box::new(move |fence| {
+        let ((fs, pm), sender) = (looker.clone(), sender.clone());
         let (done, moment) = mpsc::channel::<()>();
         thread::spawn(move || {
             let attr = fs.lookup(&root(), Ino::ROOT, b"f").unwrap();
-            let within = fs.pmem().fenced.load(SeqCst) == fence;
+            let within = pm.fenced.load(SeqCst) == fence;
             drop(done);
             fs.forget(attr.ino, 1);
             sender.send((attr.size, within)).unwrap();
         });
         let _ = moment.recv_timeout(Duration::from_millis(100));
     }));
-    let before = fs.pmem().fenced.load(SeqCst);
+    let before = pm.fenced.load(SeqCst);
     fs.truncate(&root(), f, 5000).unwrap();
-    *fs.pmem().look.lock().unwrap() = None;
+    *pm.look.lock().unwrap() = None;
     let all: Vec<_> = seen.iter().collect();
-    assert_eq!(all.len() as u64, fs.pmem().fenced.load(SeqCst) - before);
+    assert_eq!(all.len() as u64, pm.fenced.load(SeqCst) - before);
     for seen in all {
         assert!([(5000, false), (0, false), (0, true)].contains(&seen));
     }

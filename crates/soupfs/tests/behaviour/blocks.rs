@@ -1,14 +1,14 @@
 //! The blocks that `stat` counts are those of the latest view, before and after a round.
 
 use medium::MemoryPmem;
-use soupfs::{MkfsOptions, Mode, MountOptions, SoupFs, mkfs};
+use soupfs::{MkfsOptions, Mode, MountOptions, mkfs};
 use std::sync::Arc;
 use vfs::{Ctx, Fallocate, FileSystem, Ino};
 
 const PAGE: u64 = 4096;
 
 /// A file system without a persister of its own.
-fn opened(mode: Mode) -> SoupFs<Arc<MemoryPmem>> {
+fn opened(mode: Mode) -> crate::Fs {
     let pm = Arc::new(MemoryPmem::new(32 << 20));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
     let options = MountOptions {
@@ -16,7 +16,7 @@ fn opened(mode: Mode) -> SoupFs<Arc<MemoryPmem>> {
         mode,
         ..MountOptions::default()
     };
-    SoupFs::open(pm, options).unwrap()
+    crate::open(pm, options).unwrap()
 }
 
 fn pages(fs: &dyn FileSystem, ino: Ino) -> u64 {

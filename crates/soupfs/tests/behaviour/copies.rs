@@ -3,12 +3,12 @@
 
 use medium::MemoryPmem;
 use soupfs::format::Hash;
-use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vfs::{Ctx, Errno, FileSystem, Ino, Name, RenameFlags};
 
-type Fs = SoupFs<Arc<MemoryPmem>>;
+use crate::Fs;
 
 /// Names that make chains: `wide` share the bits of one table, and each set of `deep` those of two.
 struct Pool {
@@ -49,7 +49,7 @@ fn open(pm: &Arc<MemoryPmem>) -> Fs {
         bound_s: None,
         ..MountOptions::default()
     };
-    SoupFs::open(Arc::clone(pm), options).unwrap()
+    crate::open(Arc::clone(pm), options).unwrap()
 }
 
 /// The inode that a name has, which is looked up.

@@ -6,7 +6,7 @@ use medium::MemoryPmem;
 use oracle::ModelFs;
 use oracle::script::{Op, Script, State, generate, run_op, shrink};
 use oracle::snapshot::Snapshot;
-use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs};
 use std::sync::Arc;
 use vfs::check::Severity;
 use vfs::{FileSystem, ManualClock, RenameFlags, Timestamp};
@@ -37,7 +37,7 @@ fn is_refused(op: &Op) -> bool {
 fn difference(script: &Script, data_atomic: bool, period: usize) -> Option<String> {
     let pm = Arc::new(MemoryPmem::new(IMAGE));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(pm.clone(), options(data_atomic, false)).unwrap();
+    let fs = crate::open(pm.clone(), options(data_atomic, false)).unwrap();
     let model = ModelFs::new(oracle::ModelOptions::default());
     let (mut here, mut there) = (State::default(), State::default());
     for (at, op) in script.ops.iter().filter(|op| !is_refused(op)).enumerate() {
@@ -65,7 +65,7 @@ fn difference(script: &Script, data_atomic: bool, period: usize) -> Option<Strin
                 report.findings
             ));
         }
-        let again = SoupFs::open(pm.clone(), options(data_atomic, true)).unwrap();
+        let again = crate::open(pm.clone(), options(data_atomic, true)).unwrap();
         let c = match Snapshot::take(&again) {
             Ok(c) => c,
             Err(e) => return Some(format!("remounted after op {at} ({op}): {e}")),
@@ -113,7 +113,7 @@ fn long_random_scripts_agree_with_the_model() {
 fn an_exchange_is_refused() {
     let pm = MemoryPmem::new(IMAGE);
     mkfs(&pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(pm, options(false, false)).unwrap();
+    let fs = crate::open(Arc::new(pm), options(false, false)).unwrap();
     let (cx, root) = (vfs::Ctx::root(), vfs::Ino::ROOT);
     for name in [b"a", b"b"] {
         fs.create(&cx, root, name, 0o644).unwrap();

@@ -2,7 +2,7 @@
 //! other.
 
 use medium::MemoryPmem;
-use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use vfs::{Cookie, Ctx, FileSystem, Ino};
@@ -34,7 +34,7 @@ fn names(fs: &dyn FileSystem, dir: Ino) -> BTreeSet<Vec<u8>> {
 fn churn(seed: u64, pool: usize, period: u32) {
     let pm = Arc::new(MemoryPmem::new(64 << 20));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
     let (cx, root) = (Ctx::root(), Ino::ROOT);
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut wanted = BTreeSet::new();
@@ -68,7 +68,7 @@ fn churn(seed: u64, pool: usize, period: u32) {
         }
         let report = check(&*pm);
         assert!(report.is_clean(), "{report:?}");
-        let again = SoupFs::open(Arc::clone(&pm), options(true)).unwrap();
+        let again = crate::open(Arc::clone(&pm), options(true)).unwrap();
         assert_eq!(
             names(&again, root),
             wanted,
@@ -93,7 +93,7 @@ fn a_chain_that_an_fsync_splits_keeps_the_other_changes() {
     for seed in 0..50 {
         let pm = Arc::new(MemoryPmem::new(1 << 20));
         mkfs(&*pm, &MkfsOptions::default()).unwrap();
-        let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+        let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
         let (cx, root) = (Ctx::root(), Ino::ROOT);
         let name = |n: u32| format!("{seed} {n}").into_bytes();
         let make = |n| {
@@ -131,7 +131,7 @@ fn assert_found(fs: &dyn FileSystem, dir: &[u8], wanted: &[String]) {
 fn a_directory_that_callers_forget_keeps_its_names() {
     let pm = Arc::new(MemoryPmem::new(64 << 20));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
     let cx = Ctx::root();
     let fill = |dir: Ino, from: usize, to: usize| -> Vec<String> {
         let make = |n| {

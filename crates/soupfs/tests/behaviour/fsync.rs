@@ -1,7 +1,7 @@
 //! `fsync` makes one inode persistent, with its names and those above it, and nothing else.
 
 use medium::MemoryPmem;
-use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vfs::check::Severity;
@@ -10,7 +10,7 @@ use vfs::{Attr, Ctx, Errno, FileSystem, Ino, Name, NewNode, RenameFlags};
 /// A file system whose persister works at `fsync` and `sync` only.
 struct Place {
     pm: Arc<MemoryPmem>,
-    fs: SoupFs<Arc<MemoryPmem>>,
+    fs: crate::Fs,
     cx: Ctx,
 }
 
@@ -22,7 +22,7 @@ impl Place {
     fn with(options: MountOptions) -> Self {
         let pm = Arc::new(MemoryPmem::new(4 << 20));
         mkfs(&*pm, &MkfsOptions::default()).unwrap();
-        let fs = SoupFs::open(Arc::clone(&pm), options).unwrap();
+        let fs = crate::open(Arc::clone(&pm), options).unwrap();
         let cx = Ctx::root();
         Self { pm, fs, cx }
     }
@@ -55,7 +55,7 @@ impl Place {
 
     /// Compares what a crash would leave now: contents by path, `None` if there is no such path.
     fn leaves(&self, wanted: &[(&str, Option<&str>)]) {
-        let fs = SoupFs::open(Arc::clone(&self.pm), options(true)).unwrap();
+        let fs = crate::open(Arc::clone(&self.pm), options(true)).unwrap();
         for (path, text) in wanted {
             let found = find(&fs, path).map(|attr| {
                 let mut bytes = vec![0; attr.size as usize];
@@ -202,7 +202,7 @@ fn many_changes_become_persistent_before_the_bound() {
     // The persister has begun by now, or else a caller has. The time bounds a failure only.
     let late = Instant::now() + Duration::from_secs(60);
     let is_there = || {
-        let fs = SoupFs::open(Arc::clone(&place.pm), options(true)).unwrap();
+        let fs = crate::open(Arc::clone(&place.pm), options(true)).unwrap();
         find(&fs, "file").is_ok()
     };
     while !is_there() {

@@ -4,13 +4,13 @@ use fastrand::Rng;
 use medium::MemoryPmem;
 use oracle::ModelFs;
 use oracle::snapshot::Snapshot;
-use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs};
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs};
 use std::sync::Arc;
 use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, SetAttr};
 
 const PAGE: u64 = 4096;
 
-type Fs = SoupFs<Arc<MemoryPmem>>;
+use crate::Fs;
 
 /// A file system whose persister works in `fsync` and `sync` only.
 fn open(pm: &Arc<MemoryPmem>, mode: Mode) -> Fs {
@@ -20,7 +20,7 @@ fn open(pm: &Arc<MemoryPmem>, mode: Mode) -> Fs {
         mode,
         ..MountOptions::default()
     };
-    SoupFs::open(Arc::clone(pm), options).unwrap()
+    crate::open(Arc::clone(pm), options).unwrap()
 }
 
 fn made(bytes: u64, mode: Mode) -> (Arc<MemoryPmem>, Fs) {

@@ -7,7 +7,7 @@ mod workload;
 use fastrand::Rng;
 use medium::{Budget, MemoryPmem, Pmem};
 use soupfs::format::{FANOUT, Line, Link, MAX_HEIGHT, Root, inode};
-use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs, repair};
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs, repair};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::check::Severity;
@@ -60,7 +60,7 @@ fn fill(fs: &dyn FileSystem) -> Result<()> {
 fn image(is_clean: bool) -> Vec<u8> {
     let pm = Arc::new(MemoryPmem::new(LEN));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), options(Mode::InPlace)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(Mode::InPlace)).unwrap();
     fill(&fs).unwrap();
     if is_clean {
         fs.close().unwrap();
@@ -109,7 +109,7 @@ fn judge(image: &[u8], mode: Mode) {
         assert!(left.is_clean(), "after a repair: {}", left.findings[0]);
     }
     let pm = filled(USE_BUDGET);
-    let Ok(fs) = SoupFs::open(Arc::clone(&pm), options(mode)) else {
+    let Ok(fs) = crate::open(Arc::clone(&pm), options(mode)) else {
         assert!(!report.is_clean(), "refused, but the check is clean");
         return;
     };
@@ -179,7 +179,7 @@ fn structures_that_lead_to_themselves_end_a_mount_after_a_kill() {
         let pm = MemoryPmem::new(LEN);
         mkfs(&pm, &MkfsOptions::default()).unwrap();
         let pm = Arc::new(pm);
-        let fs = SoupFs::open(Arc::clone(&pm), options(Mode::InPlace)).unwrap();
+        let fs = crate::open(Arc::clone(&pm), options(Mode::InPlace)).unwrap();
         let (cx, root) = (&Ctx::root(), Ino::ROOT);
         let file = fs.create(cx, root, b"file", 0o644).unwrap().ino;
         fs.write(cx, file, 0, &[7; 100]).unwrap();
@@ -192,7 +192,7 @@ fn structures_that_lead_to_themselves_end_a_mount_after_a_kill() {
         let budget = || Budget::new(MemoryPmem::copy_of(&*pm).unwrap(), USE_BUDGET);
         let report = check(&budget());
         assert_eq!(report.worst(), Some(Severity::Corrupt), "{what}");
-        let opened = SoupFs::open(Arc::new(budget()), options(Mode::InPlace));
+        let opened = crate::open(Arc::new(budget()), options(Mode::InPlace));
         assert!(opened.is_err(), "{what}");
     }
 }

@@ -3,7 +3,7 @@
 use medium::{CutAfter, MemoryPmem, PersistModel, Pmem, PowerCut};
 use oracle::script::{State, generate, run_op};
 use oracle::snapshot::Snapshot;
-use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs, repair};
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs, repair};
 use std::sync::Arc;
 use vfs::check::Severity;
 use vfs::{FileSystem, ManualClock, Timestamp};
@@ -48,7 +48,7 @@ fn crashed(seed: u64) -> Arc<MemoryPmem> {
         10 + seed
     };
     with_cut(&pm, after, seed, |power| {
-        let fs = SoupFs::open(Arc::clone(power), options()).unwrap();
+        let fs = crate::open(Arc::clone(power), options()).unwrap();
         let mut state = State::default();
         let script = generate::setup().then(&generate::random(seed, 100));
         for (at, op) in script.ops.iter().enumerate() {
@@ -67,7 +67,7 @@ fn files(pm: &Arc<MemoryPmem>) -> Option<Snapshot> {
         read_only: true,
         ..options()
     };
-    Snapshot::take(&SoupFs::open(Arc::clone(pm), options).unwrap()).ok()
+    Snapshot::take(&crate::open(Arc::clone(pm), options).unwrap()).ok()
 }
 
 #[test]

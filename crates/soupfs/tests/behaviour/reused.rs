@@ -2,7 +2,7 @@
 //! must not walk it as what it was.
 
 use medium::{MemoryPmem, Pmem};
-use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, mkfs};
 use std::sync::{Arc, Mutex, OnceLock};
 use vfs::{Ctx, Errno, FileSystem, Ino, SeekKind};
 
@@ -59,7 +59,7 @@ fn a_tree_is_not_walked_after_its_pages_are_free() {
         bound_s: None,
         ..MountOptions::default()
     };
-    let fs = Arc::new(SoupFs::open(Arc::clone(&pm), options).unwrap());
+    let fs = Arc::new(crate::open(Arc::clone(&pm), options).unwrap());
     let cx = Ctx::root();
     let make = |name: &str| {
         fs.create(&cx, Ino::ROOT, name.as_bytes(), 0o644)

@@ -1,7 +1,7 @@
 //! The bytes of a block after the end of its file: a round does not flush them, and nobody sees them.
 
 use medium::{Counting, MemoryPmem, PersistModel, Pmem, PowerCut};
-use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, mkfs};
 use std::sync::Arc;
 use vfs::{Ctx, FileSystem, Ino, SetAttr};
 
@@ -9,13 +9,13 @@ const PAGE: usize = 4096;
 const TEXT: [u8; 100] = [b'a'; 100];
 
 /// A file system whose persister works in `fsync` and `sync` only.
-fn open<P: Pmem + 'static>(pm: &Arc<P>) -> SoupFs<Arc<P>> {
+fn open(pm: &Arc<impl Pmem + 'static>) -> crate::Fs {
     let options = MountOptions {
         atime: Atime::Never,
         bound_s: None,
         ..MountOptions::default()
     };
-    SoupFs::open(Arc::clone(pm), options).unwrap()
+    crate::open(Arc::clone(pm), options).unwrap()
 }
 
 fn create(fs: &dyn FileSystem, name: &str) -> Ino {

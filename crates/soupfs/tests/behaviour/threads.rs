@@ -3,7 +3,7 @@
 
 use medium::{Counting, CutAfter, MemoryPmem, PersistModel, Pmem, PowerCut};
 use oracle::snapshot::Snapshot;
-use soupfs::{Atime, MkfsOptions, MountOptions, SoupFs, check, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -109,7 +109,7 @@ fn beside_syncs(fs: &dyn FileSystem, workers: u64, work: impl Fn(u64) + Sync) {
 fn calls_and_rounds_side_by_side() {
     let pm = Arc::new(MemoryPmem::new(32 << 20));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
     make_dirs(&fs);
     beside_syncs(&fs, 4, |seed| {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -120,14 +120,14 @@ fn calls_and_rounds_side_by_side() {
 }
 
 /// The image is that of the mount, and the checker finds nothing.
-fn is_persistent<P: Pmem + 'static>(fs: &SoupFs<Arc<P>>, pm: &Arc<P>) {
+fn is_persistent(fs: &crate::Fs, pm: &Arc<impl Pmem + 'static>) {
     let report = check(&**pm);
     assert!(
         report.is_clean(),
         "{:#?}",
         report.findings.iter().take(10).collect::<Vec<_>>()
     );
-    let again = SoupFs::open(Arc::clone(pm), options(true)).unwrap();
+    let again = crate::open(Arc::clone(pm), options(true)).unwrap();
     let (here, there) = (Snapshot::take(fs).unwrap(), Snapshot::take(&again).unwrap());
     assert!(
         here.is_same_except_times(&there),
@@ -175,7 +175,7 @@ fn many_calls(fs: &dyn FileSystem, prefix: &str, count: usize) -> Result<()> {
 fn calls_and_shared_rounds_side_by_side() {
     let pm = Arc::new(MemoryPmem::new(64 << 20));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), shared(3)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), shared(3)).unwrap();
     make_dirs(&fs);
     beside_syncs(&fs, 2, |worker| {
         for batch in 0..8 {
@@ -189,7 +189,7 @@ fn calls_and_shared_rounds_side_by_side() {
 fn fences(persisters: usize) -> u64 {
     let pm = Arc::new(Counting::new(MemoryPmem::new(8 << 20)));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), shared(persisters)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), shared(persisters)).unwrap();
     make_dirs(&fs);
     many_calls(&fs, "f", 4000).unwrap();
     let before = pm.snapshot().fences;
@@ -211,7 +211,7 @@ fn a_power_cut_in_a_shared_round_leaves_a_usable_image() {
     for seed in 0..12 {
         let pm = Arc::new(PowerCut::new(MemoryPmem::new(16 << 20)));
         mkfs(&*pm, &MkfsOptions::default()).unwrap();
-        let fs = SoupFs::open(Arc::clone(&pm), shared(4)).unwrap();
+        let fs = crate::open(Arc::clone(&pm), shared(4)).unwrap();
         make_dirs(&fs);
         many_calls(&fs, "old", 3000).unwrap();
         fs.sync().unwrap();
@@ -233,7 +233,7 @@ fn a_power_cut_in_a_shared_round_leaves_a_usable_image() {
 fn a_sync_returns_while_another_thread_writes() {
     let pm = Arc::new(MemoryPmem::new(8 << 20));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
     let cx = Ctx::root();
     let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
     let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -267,7 +267,7 @@ fn a_sync_returns_while_another_thread_writes() {
 fn every_sync_fails_after_a_round_has_failed() {
     let pm = Arc::new(PowerCut::new(MemoryPmem::new(8 << 20)));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = SoupFs::open(Arc::clone(&pm), options(false)).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
     let cx = Ctx::root();
     let file = fs.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
     pm.cut_after(CutAfter::Fences(1), 1, PersistModel::Words);

@@ -99,7 +99,7 @@ fn make() -> MemoryPmem {
         ..MkfsOptions::default()
     };
     mkfs(&pm, &o).expect("mkfs");
-    let fs = Bpfs::open(&pm, options()).expect("open");
+    let fs = Bpfs::open(&pm as &dyn Pmem, options()).expect("open");
     fill(&fs).expect("fill");
     let ino = fs
         .lookup(&Ctx::root(), Ino::ROOT, b"log")
@@ -149,10 +149,10 @@ fn version_1_opens_with_all_that_it_held() {
         read_only: true,
         ..options()
     };
-    let refused = Bpfs::open(&pm, read_only).err();
+    let refused = Bpfs::open(&pm as &dyn Pmem, read_only).err();
     assert_eq!(refused, Some(Error::NeedsRecovery));
 
-    let fs = Bpfs::open(&pm, options()).expect("open");
+    let fs = Bpfs::open(&pm as &dyn Pmem, options()).expect("open");
     let tree = Snapshot::take(&fs).expect("snapshot");
     assert!(tree.is_same_except_times(&expected()), "{tree:#?}");
     let (_, times) = tree.get(b"/log").expect("/log");
@@ -172,7 +172,7 @@ fn version_1_can_be_changed_in_every_mode() {
             mode: Some(mode),
             ..options()
         };
-        let fs = Bpfs::open(&pm, o).expect("open");
+        let fs = Bpfs::open(&pm as &dyn Pmem, o).expect("open");
         let cx = Ctx::root();
         let ino = fs.lookup(&cx, Ino::ROOT, b"huge").expect("lookup").ino;
         fs.write(&cx, ino, 4000, &[5; 200]).expect("write");
@@ -190,7 +190,7 @@ fn the_file_and_its_maker_agree() {
     let made = make();
     assert_eq!(encode(&golden()).expect("memory"), V1);
     let trees = [golden(), made].map(|pm| {
-        let fs = Bpfs::open(&pm, options()).expect("open");
+        let fs = Bpfs::open(&pm as &dyn Pmem, options()).expect("open");
         Snapshot::take(&fs).expect("snapshot")
     });
     assert!(trees[0].is_same_except_times(&trees[1]));

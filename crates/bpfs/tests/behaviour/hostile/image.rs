@@ -59,7 +59,7 @@ pub fn populated(mode: Mode) -> Image {
         ..MkfsOptions::default()
     };
     mkfs(&pm, &o).expect("mkfs");
-    let fs = Bpfs::open(&pm, options()).expect("open");
+    let fs = Bpfs::open(&pm as &dyn Pmem, options()).expect("open");
     fill(&fs).expect("populate");
     drop(fs);
     let root = RootOf(&pm);

@@ -73,7 +73,7 @@ fn judge(pm: MemoryPmem) -> Result<Verdict, String> {
         let _ = dump(&pm, &Dump::Inode(ino), &mut std::io::sink());
     }
     let pm = Budget::new(pm.into_inner(), USE_BUDGET);
-    let fs = match Bpfs::open(&pm, options()) {
+    let fs = match Bpfs::open(&pm as &dyn Pmem, options()) {
         Ok(fs) => fs,
         Err(_) if report.is_clean() => return Err("refused, but the check is clean".into()),
         Err(e) => return names_a_structure(&e.to_string()).map(|()| Verdict::Refused),
@@ -322,7 +322,7 @@ fn the_check_of_a_sound_image_applies_the_log() {
 fn a_deep_tree_of_directories_needs_no_stack() {
     let pm = MemoryPmem::new(16 << 20);
     bpfs::mkfs(&pm, &bpfs::MkfsOptions::default()).expect("mkfs");
-    let fs = Bpfs::open(&pm, options()).expect("open");
+    let fs = Bpfs::open(&pm as &dyn Pmem, options()).expect("open");
     let cx = vfs::Ctx::root();
     let mut dir = vfs::Ino::ROOT;
     let mut depth = 0;
@@ -336,7 +336,7 @@ fn a_deep_tree_of_directories_needs_no_stack() {
     let examined = std::thread::scope(|scope| {
         let run = || {
             assert_eq!(check(&pm).findings, []);
-            let fs = Bpfs::open(&pm, options()).expect("open");
+            let fs = Bpfs::open(&pm as &dyn Pmem, options()).expect("open");
             assert_eq!(fs.audit(), []);
         };
         let thread = small_stack.spawn_scoped(scope, run);
@@ -355,7 +355,10 @@ fn cut_off_media_are_refused() {
         whole.read(0, &mut bytes).expect("memory");
         pm.store(0, &bytes);
         assert!(!check(&pm).is_clean(), "{len} bytes");
-        assert!(Bpfs::open(&pm, options()).is_err(), "{len} bytes");
+        assert!(
+            Bpfs::open(&pm as &dyn Pmem, options()).is_err(),
+            "{len} bytes"
+        );
         assert!(
             dump(&pm, &Dump::Super, &mut std::io::sink()).is_err(),
             "{len} bytes"

@@ -8,7 +8,7 @@ use medium::MemoryPmem;
 use medium::text::{decode, encode};
 use oracle::{ModelFs, Snapshot};
 use soupfs::format::{MIN_PAGES, PAGE};
-use soupfs::{Atime, MkfsOptions, Mode, MountOptions, SoupFs, check, mkfs, probe};
+use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs, probe};
 use std::sync::Arc;
 use vfs::{
     Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, Name, SetAttr, SetTime,
@@ -96,7 +96,7 @@ fn make() -> MemoryPmem {
     };
     mkfs(&pm, &o).expect("mkfs");
     let pm = Arc::new(pm);
-    let fs = SoupFs::open(Arc::clone(&pm), options()).expect("open");
+    let fs = crate::open(Arc::clone(&pm), options()).expect("open");
     fill(&fs).expect("fill");
     fs.sync().expect("sync");
     // These change the latest view only.
@@ -127,7 +127,7 @@ fn version_1_opens_with_all_that_was_persistent() {
             read_only,
             ..options()
         };
-        let fs = SoupFs::open(Arc::clone(&pm), options).expect("open");
+        let fs = crate::open(Arc::clone(&pm), options).expect("open");
         let tree = Snapshot::take(&fs).expect("snapshot");
         let expected = expected();
         assert!(
@@ -147,7 +147,7 @@ fn version_1_can_be_changed_in_every_mode() {
     for mode in Mode::ALL {
         let pm = Arc::new(golden());
         let o = MountOptions { mode, ..options() };
-        let fs = SoupFs::open(Arc::clone(&pm), o).expect("open");
+        let fs = crate::open(Arc::clone(&pm), o).expect("open");
         let cx = Ctx::root();
         let ino = fs.lookup(&cx, Ino::ROOT, b"huge").expect("lookup").ino;
         fs.write(&cx, ino, 4000, &[5; 200]).expect("write");
@@ -159,7 +159,7 @@ fn version_1_can_be_changed_in_every_mode() {
         let there = Snapshot::take(&fs).expect("snapshot");
         fs.close().expect("close");
         assert_eq!(check(&*pm).findings, [], "mode {mode}");
-        let again = SoupFs::open(pm, options()).expect("open");
+        let again = crate::open(pm, options()).expect("open");
         assert!(
             there == Snapshot::take(&again).expect("snapshot"),
             "mode {mode}"
@@ -172,7 +172,7 @@ fn version_1_can_be_changed_in_every_mode() {
 fn the_file_and_its_maker_agree() {
     assert_eq!(encode(&golden()).expect("memory"), V1);
     let trees = [golden(), make()].map(|pm| {
-        let fs = SoupFs::open(pm, options()).expect("open");
+        let fs = crate::open(Arc::new(pm), options()).expect("open");
         Snapshot::take(&fs).expect("snapshot")
     });
     assert!(trees[0].is_same_except_times(&trees[1]));
