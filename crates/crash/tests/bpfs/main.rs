@@ -1,10 +1,13 @@
 //! BPFS under the explorer: every short script in every mode, long random ones, and kinds of bugs
 //! that crash tests found in other file systems.
 
+#[path = "../scripts/bounds.rs"]
+mod bounds;
 mod crowded;
 #[path = "../scripts/mod.rs"]
 mod scripts;
 
+use bounds::bound;
 use bpfs::{BpfsSystem, Mode};
 use crash::{Options, Outcome, PersistModel, explore};
 
@@ -90,12 +93,12 @@ fn calls_after_the_end_of_a_life() {
     {
         let options = Options {
             ops: 1,
-            lives: 2,
+            lives: bound(1, 2),
             model,
             ..Options::default()
         };
         let outcome = run(mode, &options);
-        assert_eq!(outcome.lives, 2 * outcome.workloads);
+        assert_eq!(outcome.lives, options.lives as u64 * outcome.workloads);
     }
 }
 
@@ -106,6 +109,7 @@ fn pairs_of_operations() {
         (Mode::Log, PersistModel::Lines),
     ] {
         let options = Options {
+            sample: bound(Some(500), None),
             model,
             ..Options::default()
         };
@@ -130,7 +134,7 @@ fn sampled_pairs_in_every_mode() {
 fn sampled_triples_with_the_redo_log() {
     let options = Options {
         ops: 3,
-        sample: Some(300),
+        sample: Some(bound(100, 300)),
         model: PersistModel::Words,
         ..Options::default()
     };

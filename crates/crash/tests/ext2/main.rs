@@ -59,12 +59,16 @@ fn holds_on(system: Ext2System, options: &Options) {
     assert!(outcome.states_distinct > 0);
 }
 
+/// Everything is written at the end, after each call, and a drawn part at any time.
+const SCHEDULES: [Schedule; 3] = [Schedule::Sync, Schedule::Each, Schedule::Any(1)];
+
 /// Few states of each moment: a transaction of ten blocks has a thousand.
 fn quick() -> Options {
     Options {
         max_failures: 20,
-        states_per_point: bound(32, 64),
-        samples: bound(8, 16),
+        states_per_point: bound(16, 64),
+        samples: bound(4, 16),
+        schedules: bound(SCHEDULES.to_vec(), Schedule::ALL.to_vec()),
         ..Options::default()
     }
 }
@@ -77,7 +81,7 @@ fn singles() -> Options {
 fn pairs() -> Options {
     Options {
         ops: 2,
-        sample: Some(40),
+        sample: Some(bound(20, 40)),
         ..quick()
     }
 }
