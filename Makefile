@@ -83,7 +83,7 @@ suites: need-build need-mount # each keeps a client and a server busy, by turns
 	@$(MAKE) --no-print-directory --jobs=2 suites-bpfs suites-others
 
 suites-bpfs:
-	@SELVEDGE=$(abspath $(CHECKED)) tools/suites bpfs
+	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=30000 tools/suites bpfs
 
 suites-others:
 	@SELVEDGE=$(abspath $(CHECKED)) FSX_OPERATIONS=10000 tools/suites soupfs fsx pjdfstest kill
