@@ -40,6 +40,7 @@ fn two_calls_on_one_file_with_journals() {
         let options = Options {
             trees: vec![Tree::File],
             ops: 2,
+            sample: bound(Some(Tree::File.count(2) / 2), None),
             schedules: vec![Schedule::Any(2)],
             ..bounded()
         };
@@ -55,7 +56,10 @@ fn calls_after_a_recovery_and_a_second_crash() {
                 trees: vec![tree],
                 ops: 1,
                 lives,
-                schedules: vec![Schedule::Sync, Schedule::Any(1)],
+                schedules: bound(
+                    vec![Schedule::Any(1)],
+                    vec![Schedule::Sync, Schedule::Any(1)],
+                ),
                 ..bounded()
             };
             holds(mode, &options);

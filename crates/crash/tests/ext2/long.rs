@@ -1,6 +1,7 @@
 //! Scripts of thousands of calls, crashed at some moments: journals wrap around, blocks are freed
 //! and reused, handles stay open.
 
+use super::bounds::bound;
 use super::{holds, quick};
 use crash::block::explore_script;
 use crash::{Options, Schedule};
@@ -19,7 +20,7 @@ fn long_random_scripts() {
             ops: 0,
             random_scripts: scripts,
             random_len: 2000,
-            moments: 40,
+            moments: bound(20, 40),
             schedules: vec![Schedule::Sync, Schedule::Each],
             ..quick()
         };

@@ -20,6 +20,9 @@ const IMAGE: u64 = 4 << 20;
 /// Bytes that are looked at of each file.
 const BYTES: usize = 32 << 10;
 
+/// One type, since the file system is compiled for each.
+type Memory = Arc<dyn Pmem>;
+
 /// A memory whose fences take time.
 struct Slow {
     pm: PowerCut<MemoryPmem>,
@@ -43,7 +46,7 @@ impl PmemLayer for Slow {
 
 /// A mount until the power is cut.
 struct Life {
-    fs: SoupFs<Arc<Slow>>,
+    fs: SoupFs<Memory>,
     pm: Arc<Slow>,
     begin: Instant,
     model: PersistModel,
@@ -70,7 +73,7 @@ impl Life {
             pm: PowerCut::new(memory),
             life: OnceLock::new(),
         });
-        let fs = SoupFs::open(Arc::clone(&pm), options(false)).expect("a mount");
+        let fs = SoupFs::open(Arc::clone(&pm) as Memory, options(false)).expect("a mount");
         let mut state = State::default();
         let made = run(&fs, &mut state, &setup());
         assert!(made.iter().all(Result::is_ok), "there is room");
@@ -143,7 +146,8 @@ impl Life {
         let first = run.past.partition_point(|(at, _)| *at <= due) - 1;
         let window: Vec<&Seen> = run.past[first..].iter().map(|(_, seen)| seen).collect();
         let memory = MemoryPmem::copy_of(self.pm.pm.inner()).expect("memory can be read");
-        let there = SoupFs::open(memory, options(true)).expect("a mount after the cut");
+        let there =
+            SoupFs::open(Arc::new(memory) as Memory, options(true)).expect("a mount after the cut");
         Seen::of(&there).older_than(&window)
     }
 }

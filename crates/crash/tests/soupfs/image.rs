@@ -50,7 +50,8 @@ pub fn programs() -> Vec<Named> {
     all
 }
 
-fn opened<P: Pmem + 'static>(pm: P, boot: Option<u128>) -> Result<SoupFs<P>, String> {
+/// Opens the image. The file system is compiled for this type of memory only.
+fn opened(pm: Memory, boot: Option<u128>) -> Result<SoupFs<Memory>, String> {
     let options = MountOptions {
         read_only: false,
         atime: Atime::Never,
@@ -262,8 +263,12 @@ impl Program for AfterKill {
             left: AtomicU32::new(self.fence + 1),
         };
         // A later fence covers no flush of the server: it is another thread.
-        let server =
-            thread::spawn(move || calls(&opened(mortal, None)?, &format!("{CHANGES}sync\n")));
+        let server = thread::spawn(move || {
+            calls(
+                &opened(Arc::new(mortal), None)?,
+                &format!("{CHANGES}sync\n"),
+            )
+        });
         let lived = server.join().map_err(|_| "the server panicked")?;
         if lived.is_ok() {
             return Err("the server was not killed".into());
@@ -320,7 +325,10 @@ impl Program for Repairs {
             // The third one is after the cut size, and before the pointers.
             left: AtomicU32::new(3),
         };
-        let _failed = calls(&opened(mortal, Some(1))?, "truncate a 100\nsync\n");
+        let _failed = calls(
+            &opened(Arc::new(mortal), Some(1))?,
+            "truncate a 100\nsync\n",
+        );
         Ok(())
     }
 
