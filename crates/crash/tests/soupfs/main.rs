@@ -39,8 +39,8 @@ const SCHEDULES: [Schedule; 3] = [Schedule::Sync, Schedule::Each, Schedule::Any(
 fn options(model: PersistModel) -> Options {
     Options {
         model,
-        states_per_point: bound(16, 4096),
-        samples: bound(4, 64),
+        states_per_point: bound(64, 4096),
+        samples: bound(8, 64),
         schedules: bound(SCHEDULES.to_vec(), Schedule::ALL.to_vec()),
         ..Options::default()
     }
@@ -109,7 +109,6 @@ fn shared_scripts() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 0,
         scripts: scripts::all(),
-        recovery_depth: bound(0, 1),
         ..options
     });
 }
@@ -133,7 +132,6 @@ fn long_random_scripts() {
         random_scripts: bound(2, 50),
         random_len: bound(60, 200),
         moments: bound(60, 2000),
-        recovery_depth: bound(0, 1),
         ..options
     });
 }
@@ -143,7 +141,7 @@ fn long_random_scripts() {
 fn calls_after_the_end_of_a_life() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 1,
-        lives: bound(1, 2),
+        lives: 2,
         ..options
     });
 }
@@ -153,7 +151,6 @@ fn three_crashes_in_a_row() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 1,
         recovery_depth: 2,
-        moments: bound(4, usize::MAX),
         ..options
     });
 }
