@@ -150,7 +150,7 @@ impl<'f> Walk<'f> {
         let split = Paths::end_of_directory(path).filter(|end| is_inside(&path[..*end]));
         let known = split.and_then(|at| {
             let paths = &self.process.paths;
-            paths.get(self.fs, self.cx, start, &path[..at])
+            paths.get(version, self.cx, (start, &path[..at]))
         });
         let (mut dir, mut at) = match (known, split) {
             (Some(dir), Some(at)) => (Node::borrowed(self.fs, dir), at + 1),

@@ -1,7 +1,7 @@
 //! A cache of the directories to which paths lead.
 
 use crate::sync::Mutex;
-use crate::{Ctx, FileSystem, Ino};
+use crate::{Ctx, Ino};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Paths that are known at a time. One takes the place of another with the same hash.
@@ -10,7 +10,7 @@ const PLACES: usize = 256;
 const LONGEST: usize = 512;
 
 /// The directories to which paths have led a caller, while the file system says that they still do
-/// ([`FileSystem::paths_version`]).
+/// ([`FileSystem::paths_version`](crate::FileSystem::paths_version)).
 ///
 /// Directories in the cache have no reference. A call on one that was removed a moment ago fails with `ESTALE`.
 #[derive(Debug, Default)]
@@ -39,13 +39,15 @@ impl Paths {
         end.filter(|end| *end > 0)
     }
 
-    /// Returns the directory to which `path` leads from `start`, if it is known.
-    pub fn get(&self, fs: &dyn FileSystem, cx: &Ctx, start: Ino, path: &[u8]) -> Option<Ino> {
+    /// Returns the directory to which `path` leads from `start`, if it is known. `version`: that of the file system
+    /// now.
+    pub fn get(&self, version: Option<u64>, cx: &Ctx, (start, path): (Ino, &[u8])) -> Option<Ino> {
         let known = self.0.lock();
-        let is_valid = || fs.paths_version() == Some(known.version);
+        if version != Some(known.version) || known.caller.as_ref() != Some(cx) {
+            return None;
+        }
         let place = known.places.get(slot(start, path))?.as_ref()?;
-        let is_same = place.start == start && *place.path == *path;
-        (is_same && known.caller.as_ref() == Some(cx) && is_valid()).then_some(place.dir)
+        (place.start == start && *place.path == *path).then_some(place.dir)
     }
 
     /// Notes that `path` led to `dir`. `version`: that of the file system before the first name of the path was

@@ -89,14 +89,14 @@ pub(super) fn walk_quickly<'c>(client: &'c Client, path: &[u8], follow: bool) ->
         return walk(client, path, follow);
     };
     let (place, cx) = ((Ino::ROOT, &path[..end]), client.own());
-    if let Some(dir) = client.paths.get(client, cx, place.0, place.1) {
+    let version = client.paths_version();
+    if let Some(dir) = client.paths.get(version, cx, place) {
         match found_in(client, dir, &path[end + 1..], follow) {
             Ok(None) | Err(Errno::STALE) => {}
             Ok(Some(found)) => return Ok(found),
             Err(errno) => return Err(errno),
         }
     }
-    let version = client.paths_version();
     let found = walk(client, path, follow)?;
     if found.is_direct {
         client.paths.put(version, cx, place, found.dir);

@@ -50,7 +50,7 @@ impl Walker {
             for path in paths {
                 let version = self.client.paths_version();
                 let walked = self.walk(cx, path);
-                let relied = known.get(&self.client, cx, Ino::ROOT, path);
+                let relied = known.get(version, cx, (Ino::ROOT, path));
                 if relied.is_some_and(|dir| walked != Ok(dir)) {
                     let path = String::from_utf8_lossy(path);
                     return Some(format!(
@@ -121,12 +121,45 @@ fn changes_of_files_leave_paths_known() {
     client.unlink(&cx, dir, b"other").unwrap();
     client.forget(file, 1);
     client.sync().unwrap();
-    assert_eq!(known.get(&client, &cx, Ino::ROOT, b"dir"), Some(dir));
-    assert_eq!(known.get(&client, &cx, dir, b"dir"), None);
     assert_eq!(
-        known.get(&client, &Ctx::user(1, 1), Ino::ROOT, b"dir"),
+        known.get(client.paths_version(), &cx, (Ino::ROOT, b"dir")),
+        Some(dir)
+    );
+    assert_eq!(known.get(client.paths_version(), &cx, (dir, b"dir")), None);
+    assert_eq!(
+        known.get(
+            client.paths_version(),
+            &Ctx::user(1, 1),
+            (Ino::ROOT, b"dir")
+        ),
         None
     );
     client.rmdir(&cx, Ino::ROOT, b"dir").unwrap();
-    assert_eq!(known.get(&client, &cx, Ino::ROOT, b"dir"), None);
+    assert_eq!(
+        known.get(client.paths_version(), &cx, (Ino::ROOT, b"dir")),
+        None
+    );
+}
+
+/// The service refuses one of two directories with the same name, which is undone.
+#[test]
+fn a_refused_directory_is_not_known_any_more() {
+    let service = service(1_000);
+    let clients = [client(&service, true), client(&service, false)];
+    let cx = Ctx::root();
+    let known = clients.each_ref().map(|client| {
+        let known = Paths::default();
+        let dir = client.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+        known.put(client.paths_version(), &cx, (Ino::ROOT, b"dir"), dir);
+        known
+    });
+    assert_eq!(
+        clients.each_ref().map(|client| client.sync()),
+        [Ok(()), Err(Errno::EXIST)]
+    );
+    let is_known = |n: usize| {
+        let version = clients[n].paths_version();
+        known[n].get(version, &cx, (Ino::ROOT, b"dir")).is_some()
+    };
+    assert!(is_known(0) && !is_known(1));
 }
