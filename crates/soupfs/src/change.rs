@@ -12,8 +12,9 @@
 
 use crate::by_hash::ByHash;
 use crate::format::{Hash, Line};
+use crate::seeded::{Bug, hit};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use vfs::Ino;
@@ -234,14 +235,15 @@ impl<N> Changes<N> {
         pending.hand_out(list)
     }
 
-    /// Takes back what a persister could not do, and forgets what it has done.
+    /// Takes back what a round could not do, and forgets what it has done. Other rounds may have taken
+    /// other changes.
     pub(crate) fn give_back(&mut self, left: Vec<Change<N>>) {
         let Some(pending) = &mut self.0 else {
             return;
         };
-        pending.taken = Taken::default();
+        pending.taken.forget(&left);
         left.into_iter().for_each(|change| pending.insert(change));
-        if pending.list.is_empty() {
+        if pending.list.is_empty() && pending.taken.all.is_empty() {
             self.0 = None;
         }
     }
@@ -291,5 +293,23 @@ impl Taken {
             let removals = self.removals.entry(change.hash).or_default();
             removals.push(Arc::clone(&change.done));
         }
+    }
+
+    /// Forgets changes that are made, and those that are given back.
+    fn forget<N>(&mut self, left: &[Change<N>]) {
+        if hit(Bug::TakenForgotten) {
+            *self = Self::default();
+        }
+        let left: HashSet<_> = left
+            .iter()
+            .map(|change| Arc::as_ptr(&change.done))
+            .collect();
+        let is_taken = |mark: &Arc<Mark>| !mark.is_done() && !left.contains(&Arc::as_ptr(mark));
+        self.all.retain(is_taken);
+        self.makers.retain(|_, mark| is_taken(mark));
+        self.removals.retain(|_, marks| {
+            marks.retain(|mark| is_taken(mark));
+            !marks.is_empty()
+        });
     }
 }

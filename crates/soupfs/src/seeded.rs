@@ -54,6 +54,14 @@ medium::seeded_bugs! {
     FsyncWithoutPath,
     /// An `fsync` runs beside others that change the same inodes.
     NothingClaimed,
+    /// An `fsync` runs beside others that change the same chains.
+    ChainsUnclaimed,
+    /// An `fsync` counts a directory while another one stores the parent's mode beside the count.
+    ParentUnclaimed,
+    /// An `fsync` changes a chain in a table that another one is about to link.
+    PathUnchecked,
+    /// A round forgets the changes that others have taken.
+    TakenForgotten,
     /// A bit is set in a word of the bitmap that others may have changed since it was read.
     MarkUnlocked,
     /// A round forgets that calls have changed a node meanwhile.

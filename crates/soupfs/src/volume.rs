@@ -2,8 +2,8 @@
 //!
 //! Locks, in this order: the lock for renames between directories; the states of nodes, a directory
 //! before what is in it; a shard of the nodes or a list. A persister holds its own lock before all
-//! of these, and the state of one node at a time. Rounds of one inode share that lock: each claims the
-//! inodes that it changes, so that two of them change nothing in common but the bitmap.
+//! of these, and the state of one node at a time; the claims come between both. Rounds of one inode share that lock: each claims the
+//! inodes and chains that it changes, so that two of them change nothing in common but the bitmap.
 
 use crate::alloc::{Alloc, reserved_pages};
 use crate::change::Mark;
@@ -63,8 +63,8 @@ pub(crate) struct Volume<P> {
     pub pressure: Pressure,
     /// Held by who persists: shared by rounds of one inode, alone by rounds of all.
     pub persister: RwLock<()>,
-    /// The inodes that rounds of one inode change.
-    pub claims: Mutex<HashSet<Ino>>,
+    /// The addresses of the inodes and slots that rounds of one inode change.
+    pub claims: Mutex<HashSet<u64>>,
     /// The way in which persisters share a round.
     pub sharing: Sharing,
     /// Held by renames between directories: the end of the last move of a directory.

@@ -89,9 +89,13 @@ const OF_PARTS: [Bug; 4] = [
 /// Bugs of the bound. The explorer has no time, so that it cannot find the first.
 const OF_BOUND: [Bug; 2] = [Bug::OneRoundPerBound, Bug::NodeLeftOut];
 
-/// Bugs that need calls in the middle of a round. The test `interleaved` of SoupFS finds them.
-const OF_THREADS: [Bug; 4] = [
+/// Bugs that need calls or other rounds in the middle of a round. The test `interleaved` of SoupFS finds them.
+const OF_THREADS: [Bug; 8] = [
     Bug::NothingClaimed,
+    Bug::ChainsUnclaimed,
+    Bug::PathUnchecked,
+    Bug::ParentUnclaimed,
+    Bug::TakenForgotten,
     Bug::MarkUnlocked,
     Bug::ListedLate,
     Bug::StagedForgotten,

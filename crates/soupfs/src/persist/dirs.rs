@@ -13,6 +13,7 @@ use crate::space::Space;
 use crate::view::CHAIN_MAX;
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 type Change = change::Change<Node>;
@@ -55,17 +56,28 @@ impl Dir {
     }
 }
 
-/// The consistent slot of a hash, and the number of tables above it.
-pub(super) fn slot_of<P: Pmem>(space: &Space<P>, first: u64, hash: Hash) -> Res<(u64, u32)> {
-    let (mut slot, mut depth) = (first, 0);
+/// The consistent slots of tables above the slot of a hash, and that slot.
+pub(super) fn path_of<P: Pmem>(
+    space: &Space<P>,
+    first: u64,
+    hash: Hash,
+) -> Res<(SmallVec<[u64; 4]>, u64)> {
+    let (mut slot, mut above) = (first, SmallVec::new());
     while let Some(page) = Link(space.load(slot)?).as_table() {
+        let depth = above.len() as u32;
         if depth == MAX_DEPTH {
             return Err(too_deep(page));
         }
+        above.push(slot);
         slot = space.entry(page, hash.index(depth))?;
-        depth += 1;
     }
-    Ok((slot, depth))
+    Ok((above, slot))
+}
+
+/// The consistent slot of a hash, and the number of tables above it.
+fn slot_of<P: Pmem>(space: &Space<P>, first: u64, hash: Hash) -> Res<(u64, u32)> {
+    let (above, slot) = path_of(space, first, hash)?;
+    Ok((slot, above.len() as u32))
 }
 
 /// Adds the tables below a slot, which is below `depth` tables.

@@ -111,7 +111,9 @@ impl<P: Pmem> Part<'_, P> {
             state.view.settle(&self.core.space)?;
         }
         let is_new = !state.is_stored;
-        self.take_node(node, &mut state)?;
+        if self.wanted.is_none_or(|wanted| wanted.takes(node.ino)) {
+            self.take_node(node, &mut state)?;
+        }
         // A directory that was in this one may be above it now: one lock at a time.
         drop(state);
         // Calls do not wait for this flush.

@@ -6,20 +6,27 @@
 //! these the one of the last lookup counts: a further old name stays on the path that it has on the
 //! medium.
 //!
-//! Such rounds run side by side. Each claims all inodes that it changes before it begins: its own one,
-//! the directories of the names, and the inodes that these names get or lose. A round that finds an inode
-//! claimed runs alone, after the others. So no round builds on a structure that another one has not
-//! made persistent yet (C1), and none changes a chain, a tree or a link count beside another.
+//! Such rounds run side by side, also those of files in one directory. Each claims all that it changes
+//! before it begins: its own inode, the inodes that its names get or lose, the chains of the names, and the
+//! parents of directories, which count them.
+//! A round that finds something claimed runs alone, after the others. So no round builds on a structure
+//! that another one has not made persistent yet (C1), and none changes a chain, a tree or a link count
+//! beside another.
+//!
+//! The times of a directory above do not come along, so that rounds need not claim it. If its rights
+//! differ from those on the medium they do: a new name is not shown to whom they exclude.
 
+use super::dirs::path_of;
 use crate::change::Mark;
 use crate::error::Res;
-use crate::format::{Line, inode};
+use crate::format::{Hash, Line, inode};
 use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
 use crate::sync::Mutex;
 use crate::volume::Volume;
 use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use vfs::Ino;
 
@@ -30,22 +37,26 @@ pub(super) struct Wanted {
     seen: HashSet<usize>,
     /// The directories, each with its changes.
     dirs: HashMap<Ino, (Arc<Node>, Vec<Arc<Mark>>)>,
-    /// The inodes that the round changes.
+    /// The inodes that the round changes, but for directories of which it changes chains only.
     inodes: HashSet<Ino>,
+    /// The directories and the hashes of the names.
+    names: Vec<(Arc<Node>, Hash)>,
     /// Whether another round has taken some of the changes.
     is_taken: bool,
 }
 
-/// The inodes that a round has claimed, until it ends.
+/// The addresses of what a round has claimed, inodes and slots, until it ends.
 struct Claim<'c> {
-    all: &'c Mutex<HashSet<Ino>>,
-    own: &'c HashSet<Ino>,
+    all: &'c Mutex<HashSet<u64>>,
+    own: HashSet<u64>,
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut all = self.all.lock();
-        all.retain(|ino| !self.own.contains(ino));
+        self.own.iter().for_each(|address| {
+            all.remove(address);
+        });
     }
 }
 
@@ -55,6 +66,11 @@ impl Wanted {
         let own = self.dirs.get(&node.ino);
         let own = own.filter(|(dir, _)| Arc::ptr_eq(dir, node));
         own.map_or(&[], |(_, marks)| marks)
+    }
+
+    /// Whether the round takes the attributes of an inode.
+    pub(super) fn takes(&self, ino: Ino) -> bool {
+        self.inodes.contains(&ino)
     }
 
     fn is_done(&self) -> bool {
@@ -85,21 +101,43 @@ impl<P: Pmem> Volume<P> {
         let _lock = self.persister.read();
         self.intact()?;
         let wanted = self.want_path(node)?;
-        match self.claim(&wanted) {
+        match self.claim(&wanted)? {
             Some(_claim) => self.persist_wanted(node, &wanted),
             None => Ok(false),
         }
     }
 
-    /// Claims the inodes that a round changes, unless another round has claimed one of them.
-    fn claim<'c>(&'c self, wanted: &'c Wanted) -> Option<Claim<'c>> {
-        let (mut all, own) = (self.claims.lock(), &wanted.inodes);
-        let is_free = !wanted.is_taken && own.is_disjoint(&*all) || hit(Bug::NothingClaimed);
-        is_free.then(|| {
-            all.extend(own);
+    /// Claims what a round changes, unless another round has claimed some of it.
+    fn claim(&self, wanted: &Wanted) -> Res<Option<Claim<'_>>> {
+        let mut all = self.claims.lock();
+        let inodes = wanted.inodes.iter();
+        let mut own: HashSet<u64> = inodes.map(|ino| Line(ino.0).addr()).collect();
+        let mut is_free = !wanted.is_taken && own.is_disjoint(&*all);
+        for (dir, hash) in &wanted.names {
+            let (above, slot) = self.path_now(dir, *hash)?;
+            // A round that has claimed a slot may be about to put a table there.
+            let mut path = above
+                .iter()
+                .filter(|_| !hit(Bug::PathUnchecked))
+                .chain([&slot]);
+            is_free &= !path.any(|slot| all.contains(slot)) || hit(Bug::ChainsUnclaimed);
+            own.insert(slot);
+        }
+        Ok((is_free || hit(Bug::NothingClaimed)).then(|| {
+            all.extend(&own);
             let all = &self.claims;
             Claim { all, own }
-        })
+        }))
+    }
+
+    /// The address of the slot of a hash on the medium, and those above it.
+    fn path_now(&self, dir: &Node, hash: Hash) -> Res<(SmallVec<[u64; 4]>, u64)> {
+        let first = Line(dir.ino.0).word(inode::ROOT);
+        match dir.state.read().is_stored {
+            true => path_of(&self.space, first, hash),
+            // The round claims the inode, too.
+            false => Ok((SmallVec::new(), first)),
+        }
     }
 
     /// Runs a round with these changes. Returns whether all of them are persistent.
@@ -129,7 +167,7 @@ impl<P: Pmem> Volume<P> {
             if let Some(dir) = dirs.pop().filter(|_| !hit(Bug::FsyncWithoutPath)) {
                 self.want_above(dir, &mut seen, &mut marks)?;
             } else if let Some(mark) = marks.pop() {
-                self.want(mark, &mut wanted, &mut marks, &mut dirs);
+                self.want(mark, &mut wanted, &mut marks, &mut dirs)?;
             } else {
                 return Ok(wanted);
             }
@@ -161,24 +199,28 @@ impl<P: Pmem> Volume<P> {
         wanted: &mut Wanted,
         marks: &mut Vec<Arc<Mark>>,
         dirs: &mut Vec<Ino>,
-    ) {
+    ) -> Res<()> {
         if mark.is_done() || !wanted.seen.insert(Arc::as_ptr(&mark).addr()) {
-            return;
+            return Ok(());
         }
         let Some(dir) = self.cached(mark.dir) else {
-            return;
+            return Ok(());
         };
         let state = dir.state.read();
         let Some(change) = state.changes.listed(&mark) else {
             // It may have ended since.
             wanted.is_taken |= !mark.is_done();
-            return;
+            return Ok(());
         };
         // The inodes that the change names stay those that are claimed.
         mark.set_awaited();
-        let named = change.old.iter().chain(&change.new);
-        wanted.inodes.extend(named.map(|named| named.node.ino));
-        wanted.inodes.insert(mark.dir);
+        let named = || change.old.iter().chain(&change.new);
+        wanted.inodes.extend(named().map(|named| named.node.ino));
+        let is_counted = named().any(|named| named.node.is_dir) && !hit(Bug::ParentUnclaimed);
+        if is_counted || self.has_other_rights(&dir, &state)? {
+            wanted.inodes.insert(mark.dir);
+        }
+        wanted.names.push((Arc::clone(&dir), change.hash));
         if !hit(Bug::FsyncWithoutPath) {
             marks.extend(change.after.iter().cloned());
         }
@@ -186,6 +228,17 @@ impl<P: Pmem> Volume<P> {
         let own = wanted.dirs.entry(mark.dir);
         let (_, own) = own.or_insert_with(|| (Arc::clone(&dir), Vec::new()));
         own.push(mark);
+        Ok(())
+    }
+
+    /// Whether the rights of a directory differ from those on the medium.
+    fn has_other_rights(&self, dir: &Node, state: &State) -> Res<bool> {
+        if !state.is_stored || !state.is_dirty {
+            return Ok(!state.is_stored);
+        }
+        let there = self.space.inode(Line(dir.ino.0))?;
+        let is_same_owner = (there.uid(), there.gid()) == (state.uid, state.gid);
+        Ok(!is_same_owner || there.mode() & 0o7777 != state.perm)
     }
 }
 

@@ -67,7 +67,9 @@ mod volume;
 #[path = "../../../crash/tests/scripts/bounds.rs"]
 mod bounds;
 mod calls;
+mod fsyncs;
 mod memory;
+mod shared;
 mod sync;
 
 use bounds::bound;
@@ -76,41 +78,19 @@ use check::check;
 use fastrand::Rng;
 use format::{MIN_PAGES, PAGE};
 use fs::SoupFs;
-use medium::layer::PmemLayer;
-use medium::{MediumError, MemoryPmem, Pmem, Rule};
 use mkfs::{MkfsOptions, mkfs};
 use mode::Mode;
 use mount::MountOptions;
 use oracle::ModelFs;
 use oracle::snapshot::Snapshot;
 use seeded::{Bug, arm, fired};
+use shared::Shared;
 use shuttle::rand::{Rng as _, thread_rng};
-use shuttle::scheduler::RandomScheduler;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner, thread};
 use std::panic::catch_unwind;
 use std::sync::Arc;
-use vfs::{Atime, Ctx, FileSystem, Ino};
-
-/// A memory at whose stores and fences threads change.
-struct Shared(MemoryPmem);
-
-impl PmemLayer for Shared {
-    type Below = MemoryPmem;
-
-    fn below(&self) -> &MemoryPmem {
-        &self.0
-    }
-
-    fn store(&self, off: u64, bytes: &[u8]) {
-        thread::yield_now();
-        Pmem::store(&self.0, off, bytes);
-    }
-
-    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
-        thread::yield_now();
-        Pmem::fence(&self.0, rule)
-    }
-}
+use vfs::{Atime, FileSystem};
 
 fn options(read_only: bool, mode: Mode) -> MountOptions {
     MountOptions {
@@ -162,7 +142,7 @@ fn calls_with_fsyncs() {
 fn run_calls(with_fsyncs: bool) {
     let mut rng = Rng::with_seed(thread_rng().gen_range(0..u64::MAX));
     let mode = Mode::ALL[rng.usize(..Mode::ALL.len())];
-    let pm = Arc::new(Shared(MemoryPmem::new(MIN_PAGES * PAGE)));
+    let pm = Arc::new(Shared::new(MIN_PAGES * PAGE));
     mkfs(&*pm, &MkfsOptions::default()).expect("it is large enough");
     let fs = SoupFs::open(Arc::clone(&pm), options(false, mode)).expect("a mount");
     let (fs, model) = (Arc::new(fs), ModelFs::default());
@@ -204,47 +184,31 @@ fn run_calls(with_fsyncs: bool) {
     assert!(there.is_same_except_times(&end), "{:#?}", end.diff(&there));
 }
 
-/// Two threads make files in one directory, each with an fsync. All of them are persistent then.
-fn fsyncs_in_one_directory() {
-    let pm = Arc::new(Shared(MemoryPmem::new(MIN_PAGES * PAGE)));
-    mkfs(&*pm, &MkfsOptions::default()).expect("it is large enough");
-    let fs = SoupFs::open(Arc::clone(&pm), options(false, Mode::default())).expect("a mount");
-    let (fs, cx) = (Arc::new(fs), Ctx::root());
-    let dir = fs.mkdir(&cx, Ino::ROOT, b"A", 0o755);
-    let dir = dir.expect("there is room").ino;
-    let makers = ["f", "g"].map(|name| {
-        let fs = Arc::clone(&fs);
-        thread::spawn(move || {
-            for n in 0..3 {
-                let (name, cx) = (format!("{name}{n}"), Ctx::root());
-                let made = fs.create(&cx, dir, name.as_bytes(), 0o644);
-                let made = made.expect("there is room");
-                let synced = fs.fsync(&cx, made.ino, false);
-                synced.expect("memory does not fail");
-            }
-        })
-    });
-    let ended = makers.into_iter().map(|maker| maker.join());
-    ended.for_each(|end| end.expect("no call panics"));
-    let there = SoupFs::open(Arc::clone(&pm), options(true, Mode::default())).expect("a mount");
-    let there = Snapshot::take(&there).expect("it can be read");
-    // With the root and the directory.
-    assert_eq!(there.iter().count(), 2 + 6);
+fn check_all(test: fn(), schedules: usize) {
+    // The seed is fixed: a failure occurs again.
+    run_all(test, RandomScheduler::new_from_seed(1, schedules));
 }
 
-fn check_all(test: fn(), schedules: usize) {
+/// As [`check_all`], with few changes of threads: one may do much while another one waits.
+fn check_few_changes(test: fn(), schedules: usize) {
+    run_all(test, PctScheduler::new_from_seed(1, 3, schedules));
+}
+
+fn run_all(test: fn(), scheduler: impl Scheduler + 'static) {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config.silence_warnings = true;
-    // The seed is fixed: a failure occurs again.
     config.failure_persistence = FailurePersistence::None;
-    let scheduler = RandomScheduler::new_from_seed(1, schedules);
     Runner::new(scheduler, config).run(test);
 }
 
 /// Each bug that needs such an order, with the test that finds it.
-const BUGS: [(Bug, fn()); 4] = [
-    (Bug::NothingClaimed, fsyncs_in_one_directory),
+const BUGS: [(Bug, fn()); 8] = [
+    (Bug::NothingClaimed, fsyncs::in_one_chain),
+    (Bug::ChainsUnclaimed, fsyncs::in_one_chain),
+    (Bug::PathUnchecked, fsyncs::beside_a_split),
+    (Bug::ParentUnclaimed, fsyncs::beside_a_change_of_rights),
+    (Bug::TakenForgotten, fsyncs::beside_removals),
     (Bug::ListedLate, calls_beside_rounds),
     (Bug::StagedForgotten, calls_beside_rounds),
     (Bug::MarkUnlocked, memory::memory_is_handed_out_once),
@@ -253,13 +217,25 @@ const BUGS: [(Bug, fn()); 4] = [
 /// One test, since a bug is armed for the whole process.
 #[test]
 fn threads_in_many_orders() {
-    check_all(calls_beside_rounds, bound(300, 100_000));
-    check_all(calls_with_fsyncs, bound(300, 100_000));
-    check_all(fsyncs_in_one_directory, bound(300, 100_000));
-    check_all(memory::memory_is_handed_out_once, bound(300, 100_000));
+    for test in [
+        calls_beside_rounds,
+        calls_with_fsyncs,
+        fsyncs::in_one_chain,
+        fsyncs::beside_a_split,
+        fsyncs::beside_removals,
+        fsyncs::beside_a_change_of_rights,
+        memory::memory_is_handed_out_once,
+    ] {
+        check_all(test, bound(300, 100_000));
+        check_few_changes(test, bound(100, 100_000));
+    }
     for (bug, test) in BUGS {
         arm(Some(bug));
-        let is_found = catch_unwind(|| check_all(test, 300)).is_err();
+        let find = || {
+            check_all(test, 300);
+            check_few_changes(test, 3000);
+        };
+        let is_found = catch_unwind(find).is_err();
         assert!(fired() > 0, "{bug:?} never took effect");
         arm(None);
         assert!(is_found, "{bug:?}");

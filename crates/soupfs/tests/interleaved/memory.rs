@@ -1,12 +1,11 @@
 //! Threads that take, mark and give back memory.
 
-use crate::Shared;
 use crate::alloc::Alloc;
 use crate::error::Res;
 use crate::format::{LINES, Line, MIN_PAGES, PAGE};
 use crate::mkfs::{MkfsOptions, mkfs};
+use crate::shared::Shared;
 use crate::space::Space;
-use medium::MemoryPmem;
 use shuttle::thread;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 type Memory = Space<Shared>;
 
 fn made() -> Memory {
-    let pm = Shared(MemoryPmem::new(MIN_PAGES * PAGE));
+    let pm = Shared::new(MIN_PAGES * PAGE);
     mkfs(&pm, &MkfsOptions::default()).expect("it is large enough");
     Space {
         pm,
