@@ -209,9 +209,11 @@ impl<P: Memory> Mapped<P> {
         Some(self.checked(found.unwrap_or_else(|why| Err(self.ended(&why)))))
     }
 
-    /// Runs a call that ships under its locks.
-    fn settle(&self, ino: Ino, call: impl FnOnce(&Speculation<P>) -> Result<()>) -> Result<()> {
-        self.guarded(Need::Inode(ino, Shared), call)
+    /// Makes all changes up to now durable, if `check` accepts the inode. No lock is needed meanwhile: a lock is
+    /// given up after its changes are durable.
+    fn settle(&self, ino: Ino, check: impl FnOnce(&Speculation<P>) -> Result<()>) -> Result<()> {
+        self.call(Need::Inode(ino, Shared), check)?;
+        self.checked(self.clerk.quietly(|| self.fs().sync()))
     }
 
     /// Runs a call under locks that other calls of this client do not share.
@@ -542,12 +544,15 @@ impl<P: Memory> FileSystem for Mapped<P> {
     }
 
     fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
-        let settled = self.settle(ino, |fs| fs.fsync(cx, ino, data_only));
+        let settled = self.settle(ino, |fs| fs.getattr(cx, ino).map(drop));
         self.or_remote(cx, settled, |remote| remote.fsync(cx, ino, data_only))
     }
 
     fn fsyncdir(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
-        let settled = self.settle(ino, |fs| fs.fsyncdir(cx, ino, data_only));
+        let settled = self.settle(ino, |fs| match fs.getattr(cx, ino)?.kind {
+            FileType::Directory => Ok(()),
+            _ => Err(Errno::NOTDIR),
+        });
         self.or_remote(cx, settled, |remote| remote.fsyncdir(cx, ino, data_only))
     }
 

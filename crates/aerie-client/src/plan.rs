@@ -313,16 +313,20 @@ impl<'a, M: Load> Tree<'a, M> {
 }
 
 impl Plan {
-    fn lock<'a, H: Host>(&self, clerk: &'a Clerk<H>) -> Result<Guard<'a, H>, LockError> {
+    fn lock<'a, H: Host>(
+        &self,
+        clerk: &'a Clerk<H>,
+        is_brief: bool,
+    ) -> Result<Guard<'a, H>, LockError> {
         let wants = self.0.iter().map(|place| Want {
             path: &place.path,
             access: place.access,
             scope: place.scope,
         });
         let wants: SmallVec<[Want<'_>; 4]> = wants.collect();
-        match &wants[..] {
-            [one] => clerk.lock(*one),
-            all => clerk.lock_all(all),
+        match is_brief {
+            true => clerk.lock_briefly(&wants),
+            false => clerk.lock_all(&wants),
         }
     }
 }
@@ -344,6 +348,16 @@ pub fn under<H: Host, M: Load, T>(
     need: &Need<'_>,
     call: impl FnOnce() -> vfs::Result<T>,
 ) -> Result<vfs::Result<T>, LockError> {
+    under_guard(clerk, tree, need, false, call)
+}
+
+fn under_guard<H: Host, M: Load, T>(
+    clerk: &Clerk<H>,
+    tree: &Tree<'_, M>,
+    need: &Need<'_>,
+    is_brief: bool,
+    call: impl FnOnce() -> vfs::Result<T>,
+) -> Result<vfs::Result<T>, LockError> {
     for _ in 0..ATTEMPTS {
         let plan = tree.plan(need);
         if tree.is_denied.get() {
@@ -352,7 +366,7 @@ pub fn under<H: Host, M: Load, T>(
         if plan.0.is_empty() {
             return Ok(call());
         }
-        let guard = plan.lock(clerk)?;
+        let guard = plan.lock(clerk, is_brief)?;
         if tree.plan(need) == plan && !tree.is_denied.get() {
             let result = call();
             return guard.release().map(|()| result);
@@ -372,13 +386,13 @@ pub fn with_pass<H: Host, M: Load, T>(
     need: &Need<'_>,
     call: impl FnOnce() -> vfs::Result<T>,
 ) -> Result<vfs::Result<T>, LockError> {
-    if let Some(pass) = clerk.pass()
+    if let Some(pass) = clerk.pass_soon()
         && tree.is_permitted(&pass, need)
     {
         let result = call();
         return pass.release().map(|()| result);
     }
-    under(clerk, tree, need, call)
+    under_guard(clerk, tree, need, true, call)
 }
 
 /// Whether a call that needs this needs no message to the service now.
@@ -395,7 +409,7 @@ pub fn look_up_with_pass<H: Host, M: Load, T>(
     dir: Ino,
     look: impl FnOnce(&dyn Fn(Ino) -> bool) -> vfs::Result<T>,
 ) -> Option<Result<vfs::Result<T>, LockError>> {
-    let pass = clerk.pass()?;
+    let pass = clerk.pass_soon()?;
     let may_read = |ino| tree.is_permitted(&pass, &Need::Inode(ino, Shared));
     if !may_read(dir) {
         return None;

@@ -29,6 +29,8 @@ medium::seeded_bugs! {
     ParentIgnored,
     /// A client ships before the contents that it has stored are durable.
     StoredNotFlushed,
+    /// A ship counts for calls that were recorded after it.
+    ShipEndedLate,
     /// A client relies on where paths led before a change.
     PathsKept,
     /// A batch deletes an object that another one has begun to hold.

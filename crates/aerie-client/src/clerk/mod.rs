@@ -159,18 +159,31 @@ impl<H: Host> Clerk<H> {
 
     /// Locks an object, as [`lock_all`](Self::lock_all).
     pub fn lock(&self, want: Want<'_>) -> Result<Guard<'_, H>, LockError> {
-        self.acquire(&[want])
+        self.acquire(&[want], false)
     }
 
     /// Locks several objects. While it waits for one, it gives up all when another client or thread
     /// needs them.
     pub fn lock_all(&self, wants: &[Want<'_>]) -> Result<Guard<'_, H>, LockError> {
-        let mut wants = wants.to_vec();
-        wants.sort_by(|a, b| a.path.cmp(b.path));
-        self.acquire(&wants)
+        self.lock_sorted(wants, false)
     }
 
-    fn acquire(&self, wants: &[Want<'_>]) -> Result<Guard<'_, H>, LockError> {
+    /// As [`lock_all`](Self::lock_all), for a single call, which waits at most for ships: [`pass_soon`](Self::pass_soon)
+    /// waits for its end.
+    pub fn lock_briefly(&self, wants: &[Want<'_>]) -> Result<Guard<'_, H>, LockError> {
+        self.lock_sorted(wants, true)
+    }
+
+    fn lock_sorted(&self, wants: &[Want<'_>], is_brief: bool) -> Result<Guard<'_, H>, LockError> {
+        if let [_] = wants {
+            return self.acquire(wants, is_brief);
+        }
+        let mut wants = wants.to_vec();
+        wants.sort_by(|a, b| a.path.cmp(b.path));
+        self.acquire(&wants, is_brief)
+    }
+
+    fn acquire(&self, wants: &[Want<'_>], is_brief: bool) -> Result<Guard<'_, H>, LockError> {
         if wants.iter().any(|want| want.path.is_empty()) {
             return Err(LockError::EmptyPath);
         }
@@ -178,7 +191,7 @@ impl<H: Host> Clerk<H> {
         let now = self.host.now();
         let steps = state.steps(wants, &self.host, self.is_widening.then_some(now));
         let is_quiet = state.is_quiet(now);
-        let owner = state.enqueue(now, thread::current().id(), steps);
+        let owner = state.enqueue(now, thread::current().id(), steps, is_brief);
         self.settle(&state);
         match is_quiet {
             true => drop(state.proceed(&self.host, owner)),

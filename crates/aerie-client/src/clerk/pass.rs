@@ -10,7 +10,7 @@
 //!    client do under passes must be atomic by other means.
 //! 3. A thread that closes the clerk waits for the passes only, and no new ones are given meanwhile.
 
-use super::state::State;
+use super::state::{Owner, State};
 use super::{Clerk, Host, LockError};
 use crate::sync::{AtomicU64, Ordering};
 use aerie_proto::locks::{Access, LockId, Mode};
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Locks that passes can name at a time.
 const SLOTS: usize = 64;
+/// How often a thread waits for others before it takes a guard.
+const PHASES: usize = 8;
 /// A pass in the word of a gate.
 const PASS: u64 = 2;
 const OPEN: u64 = 1;
@@ -168,10 +170,37 @@ impl<H: Host> Clerk<H> {
         self.gate.enter().then(|| Pass(self))
     }
 
+    /// As [`pass`](Self::pass). The thread waits for the ships and the brief guards that it finds, if nothing else
+    /// keeps the clerk closed: if it took a guard itself, it would keep others from passes, and those it. It waits
+    /// for later ones only a few times, since other threads might have some all the time. It must not have a guard.
+    pub fn pass_soon(&self) -> Option<Pass<'_, H>> {
+        if let Some(pass) = self.pass() {
+            return Some(pass);
+        }
+        for _ in 0..PHASES {
+            let mut state = self.state.lock();
+            let ([begun, _], last) = (state.ships, state.last_owner);
+            while state.will_be_calm() && (state.ships[1] < begun || state.has_owner_up_to(last)) {
+                state.hoping += 1;
+                state = self.changed.wait(state);
+                state.hoping -= 1;
+            }
+            if !state.will_be_calm() {
+                return None;
+            }
+            drop(state);
+            if let Some(pass) = self.pass() {
+                return Some(pass);
+            }
+        }
+        None
+    }
+
     /// Ships while there are no passes. The thread may have a guard, and no pass.
     pub fn quietly<T>(&self, ship: impl FnOnce() -> T) -> T {
         let mut state = self.state.lock();
         state.shipping += 1;
+        state.ships[0] += 1;
         self.settle(&state);
         while self.gate.has_passes() {
             state = self.changed.wait(state);
@@ -180,6 +209,7 @@ impl<H: Host> Clerk<H> {
         let shipped = ship();
         let mut state = self.state.lock();
         state.shipping -= 1;
+        state.ships[1] += 1;
         self.advance(&mut state);
         shipped
     }
@@ -252,8 +282,20 @@ impl<H: Host> Drop for Pass<'_, H> {
 impl State {
     /// Whether passes can be given.
     fn is_calm(&self) -> bool {
-        let is_used = !self.owners.is_empty() || self.shipping > 0;
-        self.epoch.is_some() && !self.has_ended() && !self.has_targets && !is_used
+        self.may_be_calm() && self.owners.is_empty() && self.shipping == 0
+    }
+
+    /// Whether passes can be given after the end of ships and brief guards.
+    fn will_be_calm(&self) -> bool {
+        self.may_be_calm() && self.owners.values().all(Owner::leaves_soon)
+    }
+
+    fn may_be_calm(&self) -> bool {
+        self.epoch.is_some() && !self.has_ended() && !self.has_targets
+    }
+
+    fn has_owner_up_to(&self, last: u64) -> bool {
+        self.owners.range(..=last).next().is_some()
     }
 
     /// The locks on the paths of an owner, and how far the client holds them.

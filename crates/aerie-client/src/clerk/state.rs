@@ -43,11 +43,17 @@ pub(super) struct Owner {
     /// While it waits, it gives up its uses when older owners need them.
     pub(super) age: Age,
     pub(super) status: Status,
+    /// Whether it leaves soon when it has its locks.
+    pub(super) is_brief: bool,
 }
 
 impl Owner {
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.status, Status::Waiting)
+    }
+
+    pub(super) fn leaves_soon(&self) -> bool {
+        self.is_brief && matches!(self.status, Status::Granted)
     }
 
     /// Sets the session, if the age was drawn before it began.
@@ -161,7 +167,8 @@ pub(super) struct State {
     pub(super) children: BTreeSet<(LockId, LockId)>,
     /// By the order in which they came.
     pub(super) owners: BTreeMap<u64, Owner>,
-    next_owner: u64,
+    /// The number of the last owner.
+    pub(super) last_owner: u64,
     /// Whether the service has refused a request since the client has too many locks. Requests then
     /// wait until it has fewer.
     pub(super) is_full: bool,
@@ -169,6 +176,10 @@ pub(super) struct State {
     pub(super) has_targets: bool,
     /// Ships under way.
     pub(super) shipping: usize,
+    /// Ships that a thread has begun by itself, and those of them that have ended.
+    pub(super) ships: [u64; 2],
+    /// Threads that wait until passes are given.
+    pub(super) hoping: usize,
     /// Objects whose descendants other clients have needed, and when.
     contended: BTreeMap<LockId, Duration>,
 }
@@ -186,10 +197,12 @@ impl State {
             entries: BTreeMap::new(),
             children: BTreeSet::new(),
             owners: BTreeMap::new(),
-            next_owner: 0,
+            last_owner: 0,
             is_full: false,
             has_targets: false,
             shipping: 0,
+            ships: [0; 2],
+            hoping: 0,
             contended: BTreeMap::new(),
         };
         state.send(host, Ask::Begin);
@@ -208,19 +221,26 @@ impl State {
         seq
     }
 
-    pub(super) fn enqueue(&mut self, now: Duration, thread: ThreadId, steps: Vec<Step>) -> u64 {
-        self.next_owner += 1;
+    pub(super) fn enqueue(
+        &mut self,
+        now: Duration,
+        thread: ThreadId,
+        steps: Vec<Step>,
+        is_brief: bool,
+    ) -> u64 {
+        self.last_owner += 1;
         let epoch = self.epoch.unwrap_or(Epoch(u64::MAX));
         let owner = Owner {
             thread,
             began: now,
             uses: Vec::with_capacity(steps.len()),
             steps,
-            age: Age(now, epoch, self.next_owner),
+            age: Age(now, epoch, self.last_owner),
             status: Status::Waiting,
+            is_brief,
         };
-        self.owners.insert(self.next_owner, owner);
-        self.next_owner
+        self.owners.insert(self.last_owner, owner);
+        self.last_owner
     }
 
     pub(super) fn status(&self, owner: u64) -> Status {
@@ -236,7 +256,8 @@ impl State {
 
     /// Whether somebody may wait for an owner to leave.
     pub(super) fn is_awaited(&self) -> bool {
-        self.has_targets || self.has_ended() || self.owners.values().any(Owner::is_waiting)
+        let is_hoped = self.hoping > 0 || self.owners.values().any(Owner::is_waiting);
+        self.has_targets || self.has_ended() || is_hoped
     }
 
     /// Records that other clients need descendants of an object.

@@ -83,11 +83,15 @@ fn file(clerk: &TheClerk, thread: u64, scope: Scope) -> Result<(), LockError> {
     // An object with several memberships has its own lock, and can be named without a path.
     let is_alone = host.tree().membership_count(file) > 1 && rng.gen_bool(0.5);
     let path = if is_alone { &path[2..] } else { &path[..] };
-    let _guard = clerk.lock(Want {
+    let want = Want {
         path,
         access,
         scope,
-    })?;
+    };
+    let _guard = match rng.gen_bool(0.5) {
+        true => clerk.lock_briefly(&[want])?,
+        false => clerk.lock(want)?,
+    };
     // The file may have been removed from the directory meanwhile.
     let is_same = !is_alone || host.tree().membership_count(file) > 1;
     if is_same && host.tree().is_member(dir, file) && host.enter(thread, &[file], access) {
@@ -117,7 +121,11 @@ fn moved(clerk: &TheClerk) -> Result<(), LockError> {
 fn pass(clerk: &TheClerk, thread: u64) -> Result<(), LockError> {
     let (host, access) = (clerk.host(), access());
     let file = [FILE, OTHER][usize::from(thread_rng().gen_bool(0.5))];
-    let Some(pass) = clerk.pass() else {
+    let pass = match thread_rng().gen_bool(0.5) {
+        true => clerk.pass_soon(),
+        false => clerk.pass(),
+    };
+    let Some(pass) = pass else {
         return self::file(clerk, thread, Scope::Within(1));
     };
     let above = |object| match object {

@@ -20,6 +20,7 @@
 //! The caller holds locks that cover what a call reads and changes.
 
 mod calls;
+mod ships;
 mod values;
 mod write;
 
@@ -36,6 +37,7 @@ use aerie_objects::{
 use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, operations};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
+use ships::{Ships, Turn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Release};
 use vfs::sync::Mutex;
@@ -121,6 +123,7 @@ pub struct Speculation<P, H> {
     who: Credentials,
     is_trusted: bool,
     host: H,
+    ships: Ships,
     state: Mutex<State>,
     /// [`FileSystem::paths_version`](vfs::FileSystem::paths_version). Changes of this client change it while they
     /// have the gate alone, so that no call sees one before.
@@ -148,6 +151,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             who,
             is_trusted,
             host,
+            ships: Ships::default(),
             state: Mutex::new(State {
                 requests,
                 ..State::default()
@@ -206,12 +210,28 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Ships all recorded calls, and drops the overlay. With `holds` the service also learns of all
-    /// references, as it must before others can get the locks.
+    /// references, as it must before others can get the locks. Without it, a ship of another thread that is under
+    /// way counts: no call ends while it takes what was recorded, and until its end.
     ///
     /// # Errors
     /// The connection is lost: all that was not shipped is undone.
     pub fn ship(&self, holds: bool) -> Result<()> {
-        let _gate = self.fs.gate.write();
+        match self.ships.begin(!holds) {
+            Turn::Ship => {
+                let gate = self.fs.gate.write();
+                let result = self.ship_recorded(holds);
+                // This ship has nothing that is recorded once the gate is open.
+                let late = (!hit(Bug::ShipEndedLate)).then_some(gate);
+                let result = self.ships.end(result);
+                drop(late);
+                result
+            }
+            Turn::Shipped(result) => result,
+        }
+    }
+
+    /// Ships all recorded calls. The gate is held for a change.
+    fn ship_recorded(&self, holds: bool) -> Result<()> {
         let mut state = self.state.lock();
         if holds {
             // The caller gives up locks, and others can change what they are of.

@@ -6,6 +6,7 @@ mod callers;
 mod clients;
 mod damage;
 mod forged;
+mod fsyncs;
 mod hostile;
 mod paths;
 mod protected;

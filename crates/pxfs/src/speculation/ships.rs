@@ -1,0 +1,124 @@
+//! The ships of a client: one at a time. A thread that finds one under way waits for its end, and mostly need not
+//! ship itself. So the fsyncs of many threads take few ships.
+//!
+//! They wait without a processor, which the service needs.
+
+use vfs::sync::{Condvar, Mutex};
+use vfs::{Errno, Result};
+
+/// The ships so far.
+#[derive(Default)]
+pub(super) struct Ships {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_under_way: bool,
+    /// Threads that wait for its end.
+    waiting: usize,
+    /// Ships that have ended.
+    ended: u64,
+    /// The number of the last one that failed, and why.
+    failed: Option<(u64, Errno)>,
+}
+
+/// The work of a thread that ships.
+pub(super) enum Turn {
+    /// It ships, and ends its turn by [`Ships::end`].
+    Ship,
+    /// A ship that ended after the thread came, with this result.
+    Shipped(Result<()>),
+}
+
+impl Ships {
+    /// Waits for the end of a ship under way. `is_enough`: it counts for this thread.
+    pub(super) fn begin(&self, is_enough: bool) -> Turn {
+        let mut state = self.state.lock();
+        let before = state.ended;
+        while state.is_under_way {
+            state.waiting += 1;
+            state = self.ended.wait(state);
+            state.waiting -= 1;
+            if is_enough && state.ended > before {
+                let lost = state.failed.filter(|(number, _)| *number > before);
+                return Turn::Shipped(lost.map_or(Ok(()), |(_, errno)| Err(errno)));
+            }
+        }
+        state.is_under_way = true;
+        Turn::Ship
+    }
+
+    /// Ends the turn of a thread.
+    pub(super) fn end(&self, result: Result<()>) -> Result<()> {
+        let mut state = self.state.lock();
+        state.is_under_way = false;
+        state.ended += 1;
+        if let Err(errno) = result {
+            state.failed = Some((state.ended, errno));
+        }
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        if is_awaited {
+            self.ended.notify_all();
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::thread::scope;
+
+    /// Begins a ship, lets another thread come, and ends the ship with a result. Returns what the other one found.
+    fn beside(result: Result<()>, is_enough: bool) -> Turn {
+        let ships = Ships::default();
+        assert!(matches!(ships.begin(true), Turn::Ship));
+        scope(|scope| {
+            let other = scope.spawn(|| ships.begin(is_enough));
+            while ships.state.lock().waiting == 0 {
+                std::thread::yield_now();
+            }
+            let _ = ships.end(result);
+            other.join().expect("no panic")
+        })
+    }
+
+    #[test]
+    fn a_thread_that_waits_need_not_ship() {
+        assert!(matches!(beside(Ok(()), true), Turn::Shipped(Ok(()))));
+    }
+
+    #[test]
+    fn a_failure_reaches_the_threads_that_wait() {
+        let found = beside(Err(Errno::NODEV), true);
+        assert!(matches!(found, Turn::Shipped(Err(Errno::NODEV))));
+    }
+
+    #[test]
+    fn a_thread_that_has_more_to_ship_does_so_afterwards() {
+        assert!(matches!(beside(Ok(()), false), Turn::Ship));
+    }
+
+    #[test]
+    fn one_thread_ships_at_a_time() {
+        let (ships, under_way) = (Ships::default(), AtomicUsize::new(0));
+        scope(|scope| {
+            for is_enough in [true, false, true, false] {
+                let (ships, under_way) = (&ships, &under_way);
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        if let Turn::Ship = ships.begin(is_enough) {
+                            assert_eq!(under_way.fetch_add(1, SeqCst), 0);
+                            under_way.fetch_sub(1, SeqCst);
+                            ships.end(Ok(())).expect("the result is that of the ship");
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
