@@ -25,6 +25,7 @@ mod connection;
 mod contended;
 mod files;
 mod kv;
+mod linger;
 mod mapped;
 mod memory;
 pub mod plan;

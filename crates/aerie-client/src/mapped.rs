@@ -14,6 +14,7 @@
 use crate::clerk::{Clerk, Host, LockError};
 use crate::connection::{Connection, Link};
 use crate::contended::Contended;
+use crate::linger::Linger;
 use crate::memory::Memory;
 use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
 use crate::remote::Remote;
@@ -26,7 +27,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vfs::sync::{Condvar, Mutex};
 use vfs::{
     Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees, Ino, Name,
@@ -58,6 +59,7 @@ struct Own<P: Memory> {
 /// The file system.
 pub(crate) struct Mapped<P: Memory> {
     clerk: Clerk<Own<P>>,
+    linger: Linger,
     /// Held during a call of the service.
     remote: Mutex<()>,
     batch_bytes: u64,
@@ -102,6 +104,7 @@ impl<P: Memory> Mapped<P> {
         };
         let client = Arc::new(Self {
             clerk: Clerk::widening(own),
+            linger: Linger::default(),
             remote: Mutex::new(()),
             batch_bytes,
             stops: Mutex::new(false),
@@ -134,8 +137,12 @@ impl<P: Memory> Mapped<P> {
             if let Tell::Begun { lease } = &mut message.tell {
                 *lease = lease.saturating_sub(TICK);
             }
-            self.clerk.deliver(message);
+            let (progress, now) = (self.fs().progress(), Instant::now());
+            if let Some(message) = self.linger.take(message, progress, now) {
+                self.clerk.deliver(message);
+            }
         });
+        self.linger.end();
         self.clerk.close();
     }
 
@@ -148,15 +155,36 @@ impl<P: Memory> Mapped<P> {
         !*stops
     }
 
-    /// Renews the lease, and gives back locks that are not used. A ship may take longer than a lease.
+    /// Renews the lease, gives back locks that are not used, and answers revokes that have waited. A ship may take
+    /// longer than a lease.
     fn keep_alive(&self) {
-        let step = |lease: Duration| (lease / 8).min(UNUSED);
-        while self.pause(self.clerk.lease().map_or(CONNECTING, step)) {
-            self.clerk.tick();
-            let now = self.clerk.host().now();
-            if let Some(since) = now.checked_sub(UNUSED) {
-                self.clerk.release_unused(since);
+        let until = |next: Instant| next.saturating_duration_since(Instant::now());
+        let mut next = Instant::now() + self.step();
+        while self.linger.pause(until(next)) {
+            self.answer_revokes();
+            if until(next).is_zero() {
+                next = Instant::now() + self.step();
+                self.clerk.tick();
+                let since = self.clerk.host().now().checked_sub(UNUSED);
+                let release = |since| self.clerk.release_unused(since);
+                since.into_iter().for_each(release);
             }
+        }
+    }
+
+    /// The time between two renewals of the lease.
+    fn step(&self) -> Duration {
+        let lease = self.clerk.lease();
+        lease.map_or(CONNECTING, |lease| (lease / 8).min(UNUSED))
+    }
+
+    /// Answers the revokes that wait no longer.
+    fn answer_revokes(&self) {
+        if self.linger.has_waiting() {
+            let is_busy = self.fs().is_shipping() || self.clerk.has_guards();
+            let progress = self.fs().progress();
+            let due = self.linger.due(progress, is_busy, Instant::now());
+            due.into_iter().for_each(|one| self.clerk.deliver(one));
         }
     }
 
@@ -174,6 +202,7 @@ impl<P: Memory> Mapped<P> {
         };
         *self.stops.lock() = true;
         self.stopped.notify_all();
+        self.linger.end();
         self.clerk.close();
         self.connection().end("the client was closed");
         shipped

@@ -152,6 +152,11 @@ impl<H: Host> Clerk<H> {
         self.state.lock().ended
     }
 
+    /// Whether threads have guards, or wait for some.
+    pub fn has_guards(&self) -> bool {
+        !self.state.lock().owners.is_empty()
+    }
+
     /// The client.
     pub fn host(&self) -> &H {
         &self.host

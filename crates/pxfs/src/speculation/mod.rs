@@ -39,7 +39,7 @@ use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use ships::{Ships, Turn};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 use vfs::sync::Mutex;
 use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, OpenFlags, Result, StatFs, Timestamp};
 
@@ -128,6 +128,8 @@ pub struct Speculation<P, H> {
     /// [`FileSystem::paths_version`](vfs::FileSystem::paths_version). Changes of this client change it while they
     /// have the gate alone, so that no call sees one before.
     paths: AtomicU64,
+    /// Operations that were recorded.
+    recorded: AtomicU64,
 }
 
 impl<P: Pmem, H: Host> Speculation<P, H> {
@@ -157,6 +159,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 ..State::default()
             }),
             paths: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
         })
     }
 
@@ -196,6 +199,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     /// Bytes of the batch, and of memory for what it has changed.
     pub fn pending_bytes(&self) -> u64 {
         self.state.lock().batch.bytes().len() as u64 + self.overlay().used_bytes()
+    }
+
+    /// A number that grows with each change.
+    pub fn progress(&self) -> u64 {
+        self.recorded.load(Relaxed)
+    }
+
+    /// Whether a ship is under way.
+    pub fn is_shipping(&self) -> bool {
+        self.ships.are_under_way()
     }
 
     /// The batch.
@@ -421,6 +434,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     fn push(&self, state: &mut State, by: Option<(Option<Caller>, Timestamp)>, op: Op<'_>) {
         let (caller, time) = by.unwrap_or_else(|| (None, self.fs.clock.now()));
         state.batch.push(&Operation { caller, time, op });
+        self.recorded.fetch_add(1, Relaxed);
     }
 
     /// Runs a call on the overlay, and records it. The gate is held for a change.

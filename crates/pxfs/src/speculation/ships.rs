@@ -50,6 +50,10 @@ impl Ships {
         Turn::Ship
     }
 
+    pub(super) fn are_under_way(&self) -> bool {
+        self.state.lock().is_under_way
+    }
+
     /// Ends the turn of a thread.
     pub(super) fn end(&self, result: Result<()>) -> Result<()> {
         let mut state = self.state.lock();
