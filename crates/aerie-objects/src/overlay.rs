@@ -18,10 +18,12 @@ use vfs::sync::Mutex;
 
 /// Private pages after the shared memory.
 const PRIVATE_PAGES: u64 = 1 << 20;
-/// Entries in a part of the table of pages.
-const PART: usize = 512;
-/// Slots that are allocated together.
-const CHUNK: usize = 64;
+/// Most pages with private lines at a time.
+const SLOTS: usize = 1 << 20;
+/// Entries in a part of the table of pages. A process begins with the list of parts, so that there are few of them.
+const PART: usize = 4096;
+/// Entries in a part of the table of slots.
+const SLOT_PART: usize = 1024;
 const WORDS: usize = (PAGE / WORD_BYTES) as usize;
 /// Words of a line.
 const LINE: usize = (LINE_BYTES / WORD_BYTES) as usize;
@@ -48,6 +50,9 @@ impl Slot {
     }
 }
 
+/// Values in parts that exist if one of their values is used.
+type Parts<T> = Box<[OnceLock<Box<[T]>>]>;
+
 type Loaded<T> = std::result::Result<T, MediumError>;
 
 /// A shared memory with private changes.
@@ -55,9 +60,9 @@ pub struct Overlay<P> {
     base: P,
     /// Byte offset of the first private page.
     private: u64,
-    /// For each page, 1 more than the number of its slot, or 0; in parts that exist if one is used.
-    table: Box<[OnceLock<Box<[AtomicU32]>>]>,
-    slots: Box<[OnceLock<Box<[Slot]>>]>,
+    /// For each page, 1 more than the number of its slot, or 0.
+    table: Parts<AtomicU32>,
+    slots: Parts<OnceLock<Box<Slot>>>,
     /// The page of each used slot.
     used: Mutex<Vec<u64>>,
     /// Number of times that the private changes were dropped, twice; odd meanwhile.
@@ -81,7 +86,7 @@ impl<P: Pmem> Overlay<P> {
             base,
             private,
             table: unset(pages.div_ceil(PART as u64)),
-            slots: unset(pages.min(u32::MAX.into()).div_ceil(CHUNK as u64)),
+            slots: unset((SLOTS / SLOT_PART) as u64),
             used: Mutex::default(),
             clears: AtomicU64::new(0),
             failed: OnceLock::new(),
@@ -172,7 +177,8 @@ impl<P: Pmem> Overlay<P> {
     #[inline]
     fn slot_of(&self, number: u32) -> Option<&Slot> {
         let number = number as usize;
-        self.slots.get(number / CHUNK)?.get()?.get(number % CHUNK)
+        let part = self.slots.get(number / SLOT_PART)?.get()?;
+        part.get(number % SLOT_PART)?.get().map(|slot| &**slot)
     }
 
     /// The private lines of a page.
@@ -194,8 +200,9 @@ impl<P: Pmem> Overlay<P> {
         let entry = &self.table.get(number / PART)?.get_or_init(new_part)[number % PART];
         let mut used = self.used.lock();
         let next = used.len();
-        let new_chunk = || (0..CHUNK).map(|_| Slot::new()).collect();
-        let slot = &self.slots.get(next / CHUNK)?.get_or_init(new_chunk)[next % CHUNK];
+        let part = self.slots.get(next / SLOT_PART)?;
+        let part = part.get_or_init(|| unset(SLOT_PART as u64));
+        let slot = part[next % SLOT_PART].get_or_init(|| Box::new(Slot::new()));
         used.push(page);
         entry.store(next as u32 + 1, Ordering::Release);
         Some(slot)
@@ -345,5 +352,35 @@ impl<P: Pmem> Pmem for Overlay<P> {
         if let Err(error) = stored {
             self.fail(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use medium::MemoryPmem;
+    use medium::layer::PmemLayer;
+
+    /// A memory of 1 TiB, of which nothing is read.
+    struct Large(MemoryPmem);
+
+    impl PmemLayer for Large {
+        type Below = MemoryPmem;
+
+        fn below(&self) -> &MemoryPmem {
+            &self.0
+        }
+
+        fn len(&self) -> u64 {
+            1 << 40
+        }
+    }
+
+    /// Each process under `selvedge run` begins with an overlay.
+    #[test]
+    fn an_overlay_of_a_large_memory_begins_small() {
+        let overlay = Overlay::new(Large(MemoryPmem::new(PAGE)));
+        let bytes = size_of_val(&*overlay.table) + size_of_val(&*overlay.slots);
+        assert!(bytes < 2 << 20, "{bytes} bytes");
     }
 }
