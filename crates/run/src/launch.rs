@@ -3,7 +3,7 @@
 use crate::environment::{AT, LIBRARY, STATE, STORE};
 use crate::shared::{Reason, Shared};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -47,12 +47,17 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A mount of a store that cannot be used any more.
+    #[error(
+        "{0} has a mount whose service or server has ended; unmount it first: selvedge umount {0}"
+    )]
+    Stale(String),
     /// The root directory as a mount point.
     #[error("the store cannot be at /; use a directory below it")]
     Root,
     /// Memory for the processes of the run.
     #[error("cannot make the memory that the processes share: {0}")]
-    Memory(#[from] rustix::io::Errno),
+    Memory(#[from] Errno),
 }
 
 /// Numbers of calls.
@@ -135,13 +140,22 @@ impl Prepared {
 fn directory(path: &Path) -> Result<PathBuf, Error> {
     let at = path.canonicalize();
     let at = at.and_then(|at| at.read_dir().map(|_| at));
-    let at = at.map_err(|source| Error::At {
-        path: path.to_owned(),
-        source,
-    })?;
+    let at = at.map_err(|source| unusable(path, source))?;
     match at == Path::new("/") {
         true => Err(Error::Root),
         false => Ok(at),
+    }
+}
+
+/// Why a mount point cannot be used.
+fn unusable(path: &Path, source: io::Error) -> Error {
+    match Errno::from_io_error(&source) {
+        // A client without its service, or a mount without its server.
+        Some(Errno::NODEV | Errno::NOTCONN) => Error::Stale(path.display().to_string()),
+        _ => Error::At {
+            path: path.to_owned(),
+            source,
+        },
     }
 }
 

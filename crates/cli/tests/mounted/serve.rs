@@ -1,6 +1,7 @@
 //! Services of images, and mounts of their clients.
 
 use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
+use crate::run::library;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -94,6 +95,11 @@ fn a_service_that_was_killed_starts_again() {
                 .and_then(|dir| dir.sync_all())
                 .is_err()
     );
+    let mut command = selvedge();
+    command.args(["run", "--store", socket(&place), "--at", place.dir_str()]);
+    command.arg("--library").arg(library()).args(["--", "true"]);
+    let refused = command.output().unwrap();
+    assert!(stderr(&refused).contains("unmount it first"), "{refused:?}");
     run(0, &["umount", "--lazy", place.dir_str()]);
     let server = serve(&place, &["--lease", "1"]);
     let again = Fixture::new();
