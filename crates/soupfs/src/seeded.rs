@@ -56,8 +56,11 @@ medium::seeded_bugs! {
     NothingClaimed,
     /// An `fsync` runs beside others that change the same chains.
     ChainsUnclaimed,
-    /// An `fsync` counts a directory while another one stores the parent's mode beside the count.
+    /// An `fsync` counts a directory while another one stores the parent's mode beside the count: it neither
+    /// claims the parent nor looks whether another one has.
     ParentUnclaimed,
+    /// An `fsync` of a name does not wait for the rights of its directory, which another one stores.
+    RightsUnchecked,
     /// An `fsync` changes a chain in a table that another one is about to link.
     PathUnchecked,
     /// A round forgets the changes that others have taken.

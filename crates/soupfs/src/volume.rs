@@ -1,9 +1,10 @@
 //! The mounted file system: its nodes, and the lists for the persister.
 //!
 //! Locks, in this order: the lock for renames between directories; the states of nodes, a directory
-//! before what is in it; a shard of the nodes or a list. A persister holds its own lock before all
-//! of these, and the state of one node at a time; the claims come between both. Rounds of one inode share that lock: each claims the
-//! inodes and chains that it changes, so that two of them change nothing in common but the bitmap.
+//! before what is in it; a shard of the nodes or a list. A persister holds its own lock before all of
+//! these, then the claims, and the state of one node at a time. Rounds of one inode share the first one:
+//! each claims the inodes and chains that it changes, so that two of them change nothing in common but
+//! the bitmap.
 
 use crate::alloc::{Alloc, reserved_pages};
 use crate::change::Mark;

@@ -90,11 +90,12 @@ const OF_PARTS: [Bug; 4] = [
 const OF_BOUND: [Bug; 2] = [Bug::OneRoundPerBound, Bug::NodeLeftOut];
 
 /// Bugs that need calls or other rounds in the middle of a round. The test `interleaved` of SoupFS finds them.
-const OF_THREADS: [Bug; 8] = [
+const OF_THREADS: [Bug; 9] = [
     Bug::NothingClaimed,
     Bug::ChainsUnclaimed,
     Bug::PathUnchecked,
     Bug::ParentUnclaimed,
+    Bug::RightsUnchecked,
     Bug::TakenForgotten,
     Bug::MarkUnlocked,
     Bug::ListedLate,

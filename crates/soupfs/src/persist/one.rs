@@ -7,14 +7,14 @@
 //! medium.
 //!
 //! Such rounds run side by side, also those of files in one directory. Each claims all that it changes
-//! before it begins: its own inode, the inodes that its names get or lose, the chains of the names, and the
-//! parents of directories, which count them.
-//! A round that finds something claimed runs alone, after the others. So no round builds on a structure
-//! that another one has not made persistent yet (C1), and none changes a chain, a tree or a link count
-//! beside another.
+//! before it begins: its own inode, the inodes that its names get or lose, the chains of the names, and
+//! the parents of directories, which count them. A round that finds something claimed runs alone, after
+//! the others. So no round builds on a structure that another one has not made persistent yet (C1), and
+//! none changes a chain, a tree or a link count beside another.
 //!
-//! The times of a directory above do not come along, so that rounds need not claim it. If its rights
-//! differ from those on the medium they do: a new name is not shown to whom they exclude.
+//! The times of a directory do not come along with a name in it, so that rounds need not claim it. If its
+//! rights differ from those on the medium they do, and if another round is at work on them the round runs
+//! after it: when an fsync returns, no crash shows the new name to whom earlier changes of rights exclude.
 
 use super::dirs::path_of;
 use crate::change::Mark;
@@ -115,7 +115,10 @@ impl<P: Pmem> Volume<P> {
         let mut is_free = !wanted.is_taken && own.is_disjoint(&*all);
         for (dir, hash) in &wanted.names {
             let (above, slot) = self.path_now(dir, *hash)?;
-            // A round that has claimed a slot may be about to put a table there.
+            // A round that has claimed the directory may be about to store its rights.
+            let is_unseen = hit(Bug::RightsUnchecked) || hit(Bug::ParentUnclaimed);
+            is_free &= !all.contains(&Line(dir.ino.0).addr()) || is_unseen;
+            // One that has claimed a slot may be about to put a table there.
             let mut path = above
                 .iter()
                 .filter(|_| !hit(Bug::PathUnchecked))
@@ -233,8 +236,11 @@ impl<P: Pmem> Volume<P> {
 
     /// Whether the rights of a directory differ from those on the medium.
     fn has_other_rights(&self, dir: &Node, state: &State) -> Res<bool> {
-        if !state.is_stored || !state.is_dirty {
-            return Ok(!state.is_stored);
+        if !state.is_stored {
+            return Ok(true);
+        }
+        if !state.is_dirty {
+            return Ok(false);
         }
         let there = self.space.inode(Line(dir.ino.0))?;
         let is_same_owner = (there.uid(), there.gid()) == (state.uid, state.gid);

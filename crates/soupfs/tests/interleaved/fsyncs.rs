@@ -73,6 +73,27 @@ pub(crate) fn beside_a_change_of_rights() {
     assert_eq!(check(&*dir.pm).findings, []);
 }
 
+/// A file is made durable after the rights of its directory were changed, while another thread makes those durable.
+pub(crate) fn after_a_change_of_rights() {
+    let dir = Arc::new(Dir::with(CHAIN_MAX + 1));
+    dir.set_rights(0o700);
+    let other = {
+        let dir = Arc::clone(&dir);
+        thread::spawn(move || {
+            let synced = dir.fs.fsyncdir(&Ctx::root(), dir.ino, false);
+            synced.expect("memory does not fail");
+        })
+    };
+    let made = dir.made("secret".into());
+    other.join().expect("no call panics");
+    let there = SoupFs::open(made.left, options(true, Mode::default())).expect("a mount");
+    let attr = there.getattr(&Ctx::root(), dir.ino).expect("it is there");
+    assert_eq!(
+        attr.perm, 0o700,
+        "a power failure undid the change of rights"
+    );
+}
+
 /// Names that are in the part with this number when the first chain is split.
 fn new_names(part: u64) -> impl Iterator<Item = String> {
     let seed = seed(&MkfsOptions::default().uuid);

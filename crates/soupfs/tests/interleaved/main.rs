@@ -203,11 +203,12 @@ fn run_all(test: fn(), scheduler: impl Scheduler + 'static) {
 }
 
 /// Each bug that needs such an order, with the test that finds it.
-const BUGS: [(Bug, fn()); 8] = [
+const BUGS: [(Bug, fn()); 9] = [
     (Bug::NothingClaimed, fsyncs::in_one_chain),
     (Bug::ChainsUnclaimed, fsyncs::in_one_chain),
     (Bug::PathUnchecked, fsyncs::beside_a_split),
     (Bug::ParentUnclaimed, fsyncs::beside_a_change_of_rights),
+    (Bug::RightsUnchecked, fsyncs::after_a_change_of_rights),
     (Bug::TakenForgotten, fsyncs::beside_removals),
     (Bug::ListedLate, calls_beside_rounds),
     (Bug::StagedForgotten, calls_beside_rounds),
@@ -224,6 +225,7 @@ fn threads_in_many_orders() {
         fsyncs::beside_a_split,
         fsyncs::beside_removals,
         fsyncs::beside_a_change_of_rights,
+        fsyncs::after_a_change_of_rights,
         memory::memory_is_handed_out_once,
     ] {
         check_all(test, bound(300, 100_000));
