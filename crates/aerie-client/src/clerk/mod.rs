@@ -275,13 +275,13 @@ impl<H: Host> Clerk<H> {
         if is_late {
             state.lower(&self.host, group);
         }
-        state.shipping += 1;
+        state.ships_begun += 1;
         drop(state);
         for leaving in group {
             self.host.ship(leaving.lock);
         }
         state = self.state.lock();
-        state.shipping -= 1;
+        state.ships_ended += 1;
         if !is_late {
             state.lower(&self.host, group);
         }

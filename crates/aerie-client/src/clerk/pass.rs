@@ -179,8 +179,9 @@ impl<H: Host> Clerk<H> {
         }
         for _ in 0..PHASES {
             let mut state = self.state.lock();
-            let ([begun, _], last) = (state.ships, state.last_owner);
-            while state.will_be_calm() && (state.ships[1] < begun || state.has_owner_up_to(last)) {
+            let (begun, last) = (state.ships_begun, state.last_owner);
+            while state.will_be_calm() && (state.ships_ended < begun || state.has_owner_up_to(last))
+            {
                 state.hoping += 1;
                 state = self.changed.wait(state);
                 state.hoping -= 1;
@@ -199,8 +200,7 @@ impl<H: Host> Clerk<H> {
     /// Ships while there are no passes. The thread may have a guard, and no pass.
     pub fn quietly<T>(&self, ship: impl FnOnce() -> T) -> T {
         let mut state = self.state.lock();
-        state.shipping += 1;
-        state.ships[0] += 1;
+        state.ships_begun += 1;
         self.settle(&state);
         while self.gate.has_passes() {
             state = self.changed.wait(state);
@@ -208,8 +208,7 @@ impl<H: Host> Clerk<H> {
         drop(state);
         let shipped = ship();
         let mut state = self.state.lock();
-        state.shipping -= 1;
-        state.ships[1] += 1;
+        state.ships_ended += 1;
         self.advance(&mut state);
         shipped
     }
@@ -282,7 +281,8 @@ impl<H: Host> Drop for Pass<'_, H> {
 impl State {
     /// Whether passes can be given.
     fn is_calm(&self) -> bool {
-        self.may_be_calm() && self.owners.is_empty() && self.shipping == 0
+        let is_shipping = self.ships_ended < self.ships_begun;
+        self.may_be_calm() && self.owners.is_empty() && !is_shipping
     }
 
     /// Whether passes can be given after the end of ships and brief guards.

@@ -174,10 +174,9 @@ pub(super) struct State {
     pub(super) is_full: bool,
     /// Whether a lock may have a target.
     pub(super) has_targets: bool,
-    /// Ships under way.
-    pub(super) shipping: usize,
-    /// Ships that a thread has begun by itself, and those of them that have ended.
-    pub(super) ships: [u64; 2],
+    /// Ships that have begun, and that have ended.
+    pub(super) ships_begun: u64,
+    pub(super) ships_ended: u64,
     /// Threads that wait until passes are given.
     pub(super) hoping: usize,
     /// Objects whose descendants other clients have needed, and when.
@@ -200,8 +199,8 @@ impl State {
             last_owner: 0,
             is_full: false,
             has_targets: false,
-            shipping: 0,
-            ships: [0; 2],
+            ships_begun: 0,
+            ships_ended: 0,
             hoping: 0,
             contended: BTreeMap::new(),
         };
