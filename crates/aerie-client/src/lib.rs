@@ -10,7 +10,8 @@
 //! - `plan`: the locks that each call needs.
 //! - `connection`: messages to and from the service.
 //! - `memory`: an image, or a protected store, as clients map it.
-//! - `contended`: the files that other clients have needed lately.
+//! - `contended`, `linger`: the files that other clients have needed lately; which locks that others wait
+//!   for a client keeps for a moment.
 //! - `remote`, `mapped`: the file system of a client that does not map the store, and of one that does.
 //! - `values`: values of a client that maps the store.
 //! - `client`: connects, and chooses between them.

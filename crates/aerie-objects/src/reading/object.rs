@@ -7,12 +7,18 @@ use crate::load::Load;
 use crate::{Kind, ObjectId};
 use std::hint::spin_loop;
 use std::sync::atomic::{Ordering, fence};
-use std::thread::yield_now;
+use std::thread::{sleep, yield_now};
+use std::time::Duration;
 
-/// Attempts to read an object that changes.
-const ATTEMPTS: u32 = 10_000;
-/// The first of them, between which a reader does not leave its CPU to others, such as the service.
+/// The first attempts to read an object that changes, between which a reader keeps its processor.
 const SPINS: u32 = 100;
+/// The attempts after them, between which it leaves the processor to others, such as the service.
+const YIELDS: u32 = 10_000;
+/// The last attempts, between which it sleeps for [`PAUSE`]. The service may have lost its own processor in
+/// a change, for longer than all attempts before take.
+const SLEEPS: u32 = 500;
+/// Half a second in all.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Loads a word of the header of an object, which need not exist.
 pub(crate) fn word<M: Load + ?Sized>(memory: &M, object: ObjectId, word: u64) -> Result<u64> {
@@ -151,7 +157,7 @@ pub fn header<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<Header> 
 }
 
 /// Reads an object that the service may change meanwhile: `read` runs again until the object did not
-/// change during a run.
+/// change during a run, for half a second at least.
 ///
 /// # Errors
 /// [`Error::Unstable`], and those of `read`.
@@ -160,20 +166,32 @@ pub fn stable<M: Load + ?Sized, T>(
     object: ObjectId,
     read: impl Fn() -> Result<T>,
 ) -> Result<T> {
-    for attempt in 0..ATTEMPTS {
-        let before = word(memory, object, header::VERSION)?;
-        fence(Ordering::Acquire);
-        if before.is_multiple_of(2) {
-            let result = read();
-            fence(Ordering::Acquire);
-            if word(memory, object, header::VERSION)? == before {
-                return result;
-            }
+    for attempt in 0..SPINS + YIELDS + SLEEPS {
+        if let Some(result) = unchanged(memory, object, &read)? {
+            return result;
         }
-        match attempt < SPINS {
-            true => spin_loop(),
-            false => yield_now(),
+        match attempt {
+            ..SPINS => spin_loop(),
+            n if n < SPINS + YIELDS => yield_now(),
+            _ => sleep(PAUSE),
         }
     }
     Err(Error::Unstable(object))
+}
+
+/// What `read` returns, if the object does not change meanwhile.
+pub(crate) fn unchanged<M: Load + ?Sized, T>(
+    memory: &M,
+    object: ObjectId,
+    read: impl FnOnce() -> T,
+) -> Result<Option<T>> {
+    let before = word(memory, object, header::VERSION)?;
+    fence(Ordering::Acquire);
+    if !before.is_multiple_of(2) {
+        return Ok(None);
+    }
+    let result = read();
+    fence(Ordering::Acquire);
+    let is_same = word(memory, object, header::VERSION)? == before;
+    Ok(is_same.then_some(result))
 }

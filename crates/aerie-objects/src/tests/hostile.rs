@@ -1,7 +1,8 @@
 //! Memory with arbitrary words: an error or a result, and no more.
 
 use super::{Memory, empty};
-use crate::{Kind, ObjectId, Store, check, list_all, lookup, page, stable};
+use crate::reading::object::unchanged;
+use crate::{Kind, ObjectId, Store, check, list_all, lookup, page};
 use medium::{MemoryPmem, Pmem};
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ fn filled() -> (Memory, Vec<ObjectId>) {
 fn use_all(memory: &Memory, objects: &[ObjectId]) {
     let _ = check(memory);
     for object in objects {
-        let _ = stable(memory, *object, || list_all(memory, *object, 7).map(drop));
+        let _ = unchanged(memory, *object, || list_all(memory, *object, 7).map(drop));
         let _ = lookup(memory, *object, 7, &[3; 200]);
         let _ = [0, 5, 600, u64::MAX].map(|index| page(memory, *object, index));
     }
