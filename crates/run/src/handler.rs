@@ -5,6 +5,7 @@
 //! | on a descriptor of the store, on a path below the mount point | this process |
 //! | on both sides at once: `rename`, `link` | `EXDEV`, as between two file systems |
 //! | `mmap` of a private mapping | this process: a copy of the contents |
+//! | on the contents of a file that has a shared mapping | the mount (`calls::mapped`) |
 //! | `mmap` of a shared mapping, `execve`, locks, `inotify_add_watch`, `name_to_handle_at`, named pipes, devices and sockets | the mount of the store at the same path, if there is one |
 //! | `ioctl` on a file of the store | `ENOTTY` |
 //! | `io_uring_setup` | `ENOSYS`, since its requests are not system calls |

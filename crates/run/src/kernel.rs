@@ -77,6 +77,13 @@ pub(crate) fn open(path: &CStr, flags: i32) -> Result<u32> {
     result(unsafe { syscall(libc::SYS_openat, args) }).map(|fd| fd as u32)
 }
 
+/// Sets the length of a file of the kernel.
+pub(crate) fn truncate(path: &CStr, size: u64) -> Result<()> {
+    let args = [path.as_ptr() as u64, size, 0, 0, 0, 0];
+    // SAFETY: the path ends with 0 and outlives the call.
+    result(unsafe { syscall(libc::SYS_truncate, args) }).map(drop)
+}
+
 /// The device and inode number of a file of the kernel; with `None`, of the descriptor.
 pub(crate) fn device_and_inode(path: Option<&CStr>, fd: i32) -> Result<(u64, u64)> {
     // SAFETY: all bits 0 is a valid value of the structure.

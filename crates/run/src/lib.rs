@@ -30,6 +30,9 @@
 //! - A lock of `flock` ends with the program that took it, also if another process has the descriptor.
 //! - A file without a name, or that has moved to another directory since it was opened, has no shared mappings;
 //!   the latter has no locks either (`ENODEV`).
+//! - A shared mapping shows the writes of processes of the same run, and of others by the same mount. If a file loses its
+//!   name, or is moved to another directory, before a process has used its contents beside the mapping, the mapping does not
+//!   show the writes of this process.
 //! - A limit of the size of files (`RLIMIT_FSIZE`) has no effect.
 //! - Cancelling a thread that waits in a call ends it without unwinding its C++ frames.
 //!

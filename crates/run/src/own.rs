@@ -18,8 +18,8 @@ use std::sync::atomic::{
 };
 use vfs::Errno;
 
-/// The first numbers that are tried. The usual limit is 1024.
-const FROM: [u32; 3] = [960, 200, 100];
+/// The first numbers that are tried. The usual limit is 1024; a program may have a lower one.
+const FROM: [u32; 6] = [960, 200, 100, 40, 16, 3];
 
 /// Bytes of the head of a control message.
 const HEAD: u64 = size_of::<cmsghdr>() as u64;
@@ -49,6 +49,15 @@ pub(crate) fn mark(fd: u32) -> Result<()> {
 pub(crate) fn close(fd: u32) {
     FDS[fd as usize].store(0, Relaxed);
     let _ = kernel::close(fd);
+}
+
+/// A descriptor of this library, which is closed at the end.
+pub(crate) struct Descriptor(pub(crate) u32);
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        close(self.0);
+    }
 }
 
 /// Whether a descriptor is one of this library.

@@ -13,6 +13,7 @@
 use crate::Backend;
 use crate::abi::{CWD_REACHES, FD_LIMIT, FDS, HAS_FILES, OWN, thread};
 use crate::kernel::{self, Result};
+use crate::own::Descriptor;
 use crate::shared::{DESCRIPTIONS, Description, Reason, Shared};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -85,6 +86,8 @@ pub(crate) struct Process {
     highest: AtomicU32,
     /// Descriptors of files that have the locks.
     pub(crate) locks: Mutex<HashMap<LockOf, u32>>,
+    /// Descriptors on the mount of files that have shared mappings.
+    pub(crate) mapped: Mutex<HashMap<Ino, Arc<Descriptor>>>,
     /// The id of the process. A fork sets it to 0 in the child.
     alive: &'static AtomicU32,
 }
@@ -159,6 +162,7 @@ impl Process {
             umask: AtomicU32::new(u32::MAX),
             highest: AtomicU32::new(0),
             locks: Mutex::new(HashMap::new()),
+            mapped: Mutex::new(HashMap::new()),
             alive,
         };
         for fd in [start.memory, start.placeholder] {
@@ -479,6 +483,10 @@ impl Process {
         if thread().fds.load(Relaxed) != 0 {
             return; // a child of `vfork` has no locks
         }
+        // Its end drops them, too.
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        mapped.remove(&ino);
+        drop(mapped);
         let removed = self
             .locks
             .lock()

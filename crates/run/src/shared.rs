@@ -23,6 +23,8 @@ pub(crate) const DESCRIPTIONS: usize = 1 << 16;
 const FILE_LOCKS: usize = 1 << 10;
 const OBJECTS: usize = 1 << 10;
 const SITES: usize = 1 << 16;
+/// Bits for the files that have shared mappings. Files whose numbers differ by a multiple share one.
+const MAPPED_BITS: usize = 1 << 20;
 
 /// A reason for which a call was not answered in the process, or a kind of answer. `--stats` shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,7 @@ const SITES: usize = 1 << 16;
 pub enum Reason {
     /// Answered in the process.
     Answered,
-    /// A mapping that others see (`MAP_SHARED`).
+    /// A mapping that others see (`MAP_SHARED`), or a call on the contents of a file that has one.
     SharedMapping,
     /// A file of the store is executed.
     Execute,
@@ -147,6 +149,9 @@ pub(crate) struct Shared {
     counts: [AtomicU64; Reason::ALL.len()],
     next: AtomicU32,
     file_locks: [Lock; FILE_LOCKS],
+    /// Whether a bit is set.
+    has_mapped: AtomicU32,
+    mapped: [AtomicU64; MAPPED_BITS / 64],
     objects_lock: Lock,
     sites_used: AtomicU32,
     objects: [Object; OBJECTS],
@@ -183,6 +188,29 @@ impl Shared {
     /// The lock that serialises appends to a file.
     pub(crate) fn file_lock(&self, ino: Ino) -> &Lock {
         &self.file_locks[ino.0 as usize % FILE_LOCKS]
+    }
+
+    /// A process makes a shared mapping of the file. This is known until the run ends.
+    pub(crate) fn set_mapped(&self, ino: Ino) {
+        let (word, bit) = self.mapped_bit(ino);
+        word.fetch_or(bit, Release);
+        self.has_mapped.store(1, Release);
+    }
+
+    /// Whether a process has, or had, a shared mapping of the file, or of one that shares its bit.
+    pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
+        let (word, bit) = self.mapped_bit(ino);
+        self.has_mapped() && word.load(Acquire) & bit != 0
+    }
+
+    /// Whether there was a shared mapping of any file.
+    pub(crate) fn has_mapped(&self) -> bool {
+        self.has_mapped.load(Acquire) != 0
+    }
+
+    fn mapped_bit(&self, ino: Ino) -> (&AtomicU64, u64) {
+        let number = ino.0 as usize % MAPPED_BITS;
+        (&self.mapped[number / 64], 1 << (number % 64))
     }
 
     pub(crate) fn description(&self, number: u32) -> &Description {

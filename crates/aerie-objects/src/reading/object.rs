@@ -179,7 +179,7 @@ pub fn stable<M: Load + ?Sized, T>(
     Err(Error::Unstable(object))
 }
 
-/// What `read` returns, if the object does not change meanwhile.
+/// Reads an object once. Returns nothing if it changed meanwhile.
 pub(crate) fn unchanged<M: Load + ?Sized, T>(
     memory: &M,
     object: ObjectId,

@@ -133,6 +133,114 @@ END
     end(&place, server);
 }
 
+/// All processes of a run see the stores to a shared mapping, and a mapping shows the writes of all.
+#[test]
+fn shared_mappings_and_calls_agree() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        python3 - "$1" <<'END'
+import fcntl, mmap, os, subprocess, sys
+os.chdir(sys.argv[1])
+def elsewhere(code):
+    subprocess.run([sys.executable, '-c', 'import mmap, os; ' + code], check=True)
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.write(fd, bytes(16384))
+fcntl.lockf(fd, fcntl.LOCK_EX)
+m = mmap.mmap(fd, 16384)
+seen = m[:8] + m[4096:4104] + m[8192:8200]
+os.pwrite(fd, b'by call', 4096)
+print(m[4096:4103])
+elsewhere("f = open('file', 'r+b'); f.seek(8192); f.write(b'by another')")
+print(m[8192:8202])
+with open('file', 'ab') as f: f.write(b'appended')
+os.lseek(fd, 0, os.SEEK_SET)
+m[0:6] = b'stored'
+print(os.read(fd, 6), open('file', 'rb').read(6), os.fstat(fd).st_size)
+m[100:106] = b'stored'
+elsewhere("print(os.pread(os.open('file', 0), 6, 100))")
+private = mmap.mmap(fd, 4096, access=mmap.ACCESS_COPY)
+print(private[100:106])
+os.preadv(fd, [memoryview(bytearray(10)), memoryview(bytearray(10))], 0)
+os.ftruncate(fd, 4096)
+os.ftruncate(fd, 16384)
+print(m[4096:4103], m[0:6])
+elsewhere("os.truncate('file', 0); os.truncate('file', 16384)")
+print(m[0:6], os.pread(fd, 6, 0))
+m[0:6] = b'stored'
+elsewhere("f = open('file', 'wb'); f.truncate(16384)")
+print(m[0:6], os.pread(fd, 6, 0))
+os.ftruncate(fd, 20480)
+grown = mmap.mmap(fd, 20480)
+os.pwrite(fd, b'at the end', 20470)
+print(grown[20470:])
+take = 'import fcntl; fcntl.lockf(open("file", "r+"), fcntl.LOCK_EX | fcntl.LOCK_NB)'
+fcntl.lockf(fd, fcntl.LOCK_EX)
+os.pwrite(fd, b'x', 0)
+taken = subprocess.run([sys.executable, '-c', take], stderr=subprocess.PIPE)
+print(b'BlockingIOError' in taken.stderr)
+os.rename('file', 'moved')
+os.pwrite(fd, b'moved', 0)
+print(m[:5])
+os.unlink('moved')
+os.pwrite(fd, b'gone!', 0)
+print(m[:5])
+END
+    "#;
+    let output = shell(&place, &["--stats"], script);
+    let expected = "b'by call'
+b'by another'
+b'stored' b'stored' 16392
+b'stored'
+b'stored'
+b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00' b'stored'
+b'\\x00\\x00\\x00\\x00\\x00\\x00' b'\\x00\\x00\\x00\\x00\\x00\\x00'
+b'\\x00\\x00\\x00\\x00\\x00\\x00' b'\\x00\\x00\\x00\\x00\\x00\\x00'
+b'at the end'
+True
+b'moved'
+b'gone!'
+";
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+    end(&place, server);
+}
+
+/// `fsync` writes what was stored in a mapping, so that other clients see it.
+#[test]
+fn fsync_writes_what_a_mapping_stored() {
+    let (place, server) = served(&[]);
+    let other = tempfile::tempdir().unwrap();
+    let other_str = other.path().to_str().unwrap();
+    crate::fixture::run(0, &["mount", socket(&place), other_str]);
+    let script = format!(
+        r#"
+        python3 - "$1/file" <<'END'
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 4096)
+m = mmap.mmap(fd, 4096)
+m[:6] = b'stored'
+os.fsync(fd)
+print(open('{other_str}/file', 'rb').read(6))
+END
+    "#
+    );
+    let output = shell(&place, &[], &script);
+    let unmounted = Command::new("umount").arg(other.path()).status().unwrap();
+    assert_eq!(stdout(&output), "b'stored'\n", "{}", stderr(&output));
+    assert!(unmounted.success());
+    end(&place, server);
+}
+
+/// Descriptors of the library have numbers below a low limit, too.
+#[test]
+fn a_program_may_have_a_low_limit_of_descriptors() {
+    let (place, server) = served(&[]);
+    let script = r#"cd "$1" && (ulimit -n 24; echo text >file; sh -c 'exec 5<file; cat <&5')"#;
+    let output = shell(&place, &["--no-mount"], script);
+    assert_eq!(stdout(&output), "text\n", "{}", stderr(&output));
+    end(&place, server);
+}
+
 #[test]
 fn a_run_without_a_mount_or_a_service() {
     let (place, server) = served(&[]);

@@ -169,6 +169,13 @@ pub(crate) fn change(call: &Call) -> Answer {
         }
         SYS_truncate => {
             let size = Some(u64::try_from(call.args[1] as i64).map_err(|_| Errno::INVAL)?);
+            // A shared mapping must lose what is cut.
+            if call.process.shared.has_mapped()
+                && let Some(path) = call.kernel_path(At::path(0))?
+            {
+                call.process.count(Reason::SharedMapping);
+                return Ok(call.with(call.moved(At::path(0), &path))?);
+            }
             set_at(
                 call,
                 At::path(0),

@@ -1,10 +1,12 @@
 //! Contents of files: reads, writes, offsets, lengths.
 
+use super::mapped::OnMount;
 use super::{Answer, Call};
 use crate::kernel::Result;
 use crate::memory;
 use crate::process::{File, Process};
 use libc::*;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Ctx, Errno, Fallocate, FileSystem, SeekKind, SetAttr, perm};
 
@@ -81,6 +83,59 @@ fn caller(process: &Process, file: &File) -> Result<Ctx> {
     })
 }
 
+/// The contents of a file, for reads and writes.
+struct Contents<'a> {
+    process: &'a Process,
+    file: &'a File,
+    fs: Arc<dyn FileSystem>,
+    cx: Ctx,
+    /// If it has a shared mapping.
+    on_mount: Option<OnMount>,
+}
+
+impl<'a> Contents<'a> {
+    fn of(process: &'a Process, file: &'a File) -> Result<Self> {
+        Ok(Self {
+            process,
+            file,
+            fs: file.fs()?,
+            cx: caller(process, file)?,
+            on_mount: OnMount::of_mapped(process, file),
+        })
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.fs.getattr(&self.cx, self.file.ino())?.size)
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
+        match &self.on_mount {
+            Some(on_mount) => on_mount.read(offset, to),
+            None => self.fs.read(&self.cx, self.file.ino(), offset, to),
+        }
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<usize> {
+        if let Some(on_mount) = &self.on_mount {
+            return on_mount.write(offset, from);
+        }
+        let written = self.fs.write(&self.cx, self.file.ino(), offset, from)?;
+        // A mapping that was made meanwhile may have the page as it was.
+        match OnMount::of_mapped(self.process, self.file) {
+            Some(on_mount) => on_mount.write(offset, &from[..written]),
+            None => Ok(written),
+        }
+    }
+
+    /// Makes the file durable, with what was stored in its mappings.
+    fn sync(&self, data_only: bool) -> Result<()> {
+        if let Some(on_mount) = &self.on_mount {
+            on_mount.sync(data_only)?;
+        }
+        self.fs.fsync(&self.cx, self.file.ino(), data_only)
+    }
+}
+
 /// Reads into the buffers.
 pub(crate) fn read(
     process: &Process,
@@ -89,16 +144,16 @@ pub(crate) fn read(
     given: Option<u64>,
 ) -> Result<usize> {
     file.may_read()?;
-    let (fs, cx) = (file.fs()?, caller(process, file)?);
+    let contents = Contents::of(process, file)?;
     at_offset(file, given, |offset| {
         let mut moved = 0;
         for &(address, len) in buffers {
             let to = match memory::bytes_mut(address, len.min(COUNT_MAX - moved)) {
                 // At the end of the file nothing is stored.
-                Err(_) if fs.getattr(&cx, file.ino())?.size <= offset => break,
+                Err(_) if contents.size()? <= offset => break,
                 to => to?,
             };
-            let read = fs.read(&cx, file.ino(), offset + moved as u64, to)?;
+            let read = contents.read(offset + moved as u64, to)?;
             moved += read;
             if read < len {
                 break;
@@ -116,12 +171,12 @@ pub(crate) fn write(
     given: Option<u64>,
 ) -> Result<usize> {
     file.may_write()?;
-    let (fs, cx) = (file.fs()?, caller(process, file)?);
+    let contents = Contents::of(process, file)?;
     at_offset(file, given, |offset| {
         let is_append = file.has(O_APPEND);
         let _appending = is_append.then(|| process.shared.file_lock(file.ino()).lock());
         let offset = match is_append {
-            true => fs.getattr(&cx, file.ino())?.size,
+            true => contents.size()?,
             false => offset,
         };
         let mut moved = 0;
@@ -130,14 +185,14 @@ pub(crate) fn write(
             if from.is_empty() {
                 continue;
             }
-            match fs.write(&cx, file.ino(), offset + moved as u64, from) {
+            match contents.write(offset + moved as u64, from) {
                 Ok(written) => moved += written,
                 Err(_) if moved > 0 => break,
                 Err(errno) => return Err(errno),
             }
         }
         if file.has(O_DSYNC) && moved > 0 {
-            fs.fsync(&cx, file.ino(), !file.has(O_SYNC & !O_DSYNC))?;
+            contents.sync(!file.has(O_SYNC & !O_DSYNC))?;
         }
         Ok((offset, moved))
     })
@@ -185,23 +240,29 @@ pub(crate) fn change(call: &Call) -> Answer {
         SYS_ftruncate => {
             file.may_write().map_err(|_| Errno::INVAL)?;
             let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::INVAL)?;
-            set_size(call.process, &*fs, &file, size)?;
+            match OnMount::of_mapped(call.process, &file) {
+                Some(on_mount) => on_mount.set_size(size)?,
+                None => set_size(call.process, &*fs, &file, size)?,
+            }
         }
         SYS_fallocate => {
             file.may_write()?;
             let kind = fallocate_kind(call.int(1))?;
             let off = u64::try_from(call.args[2] as i64).map_err(|_| Errno::INVAL)?;
             let len = u64::try_from(call.args[3] as i64).map_err(|_| Errno::INVAL)?;
-            fs.fallocate(&cx, file.ino(), kind, off, len)?;
+            match OnMount::of_mapped(call.process, &file) {
+                Some(on_mount) => on_mount.allocate(call.int(1), off, len)?,
+                None => fs.fallocate(&cx, file.ino(), kind, off, len)?,
+            }
         }
         SYS_fsync | SYS_fdatasync => {
             let data_only = call.number == SYS_fdatasync;
             match fs.getattr(&cx, file.ino())?.kind {
                 vfs::FileType::Directory => fs.fsyncdir(&cx, file.ino(), data_only)?,
-                _ => fs.fsync(&cx, file.ino(), data_only)?,
+                _ => Contents::of(call.process, &file)?.sync(data_only)?,
             }
         }
-        SYS_sync_file_range => fs.fsync(&cx, file.ino(), true)?,
+        SYS_sync_file_range => Contents::of(call.process, &file)?.sync(true)?,
         SYS_syncfs => fs.sync()?,
         _ => {} // advice
     }

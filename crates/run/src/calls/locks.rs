@@ -12,10 +12,11 @@ use crate::process::{File, LockOf, Process};
 use crate::shared::Reason;
 use crate::walk::path_of;
 use libc::*;
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use vfs::{Cookie, Errno, Ino, OpenFlags};
+use vfs::{Cookie, Errno, FileSystem, Ino, OpenFlags};
 
 /// The last number that programs give to a new descriptor by closing another one first.
 const STANDARD: u32 = 2;
@@ -80,14 +81,26 @@ fn standing_for(process: &Process, file: &File, of: LockOf) -> Result<u32> {
         }
         _ => temporary(process, file)?,
     };
-    // To move it is to close it, which would drop the record locks that the process has on the file.
-    let has_records = locks.contains_key(&LockOf::Process(file.ino()));
-    let own = match has_records && fd > STANDARD {
-        true => crate::own::mark(fd).map(|()| fd)?,
-        false => crate::own::keep(fd)?,
-    };
+    let own = keep(&locks, file, fd)?;
     locks.insert(of, own);
     Ok(own)
+}
+
+/// Opens the file on the mount for this library, with the most that is permitted.
+pub(crate) fn keep_on_mount(process: &Process, file: &File) -> Result<u32> {
+    let fd = on_mount(process, file, false)?;
+    let locks = process.locks.lock().unwrap_or_else(PoisonError::into_inner);
+    keep(&locks, file, fd)
+}
+
+/// Makes a descriptor one of this library. To move it is to close it, which would drop the record locks that the process
+/// has on the file.
+fn keep(locks: &HashMap<LockOf, u32>, file: &File, fd: u32) -> Result<u32> {
+    let has_records = locks.contains_key(&LockOf::Process(file.ino()));
+    match has_records && fd > STANDARD {
+        true => crate::own::mark(fd).map(|()| fd),
+        false => crate::own::keep(fd),
+    }
 }
 
 fn temporary(process: &Process, file: &File) -> Result<u32> {
@@ -120,13 +133,22 @@ fn name_of(process: &Process, file: &File) -> Result<(Ino, Vec<u8>)> {
     now.map(|name| (dir, name)).ok_or(Errno::NODEV)
 }
 
+/// The path of a name on the mount.
+pub(crate) fn mounted_path(
+    process: &Process,
+    fs: &dyn FileSystem,
+    dir: Ino,
+    name: &[u8],
+) -> Result<CString> {
+    let below = path_of(process, fs, dir)?;
+    CString::new([&process.at[..], &below, b"/", name].concat()).map_err(|_| Errno::INVAL)
+}
+
 /// Opens the file on the mount by its name. With `exact`, with the access of the description; otherwise with the
 /// most that is permitted.
 pub(crate) fn on_mount(process: &Process, file: &File, exact: bool) -> Result<u32> {
     let (dir, name) = name_of(process, file)?;
-    let below = path_of(process, &*file.fs()?, dir)?;
-    let path =
-        CString::new([&process.at[..], &below, b"/", &name].concat()).map_err(|_| Errno::INVAL)?;
+    let path = mounted_path(process, &*file.fs()?, dir, &name)?;
     let access = crate::process::open_flags(file.description.flags());
     let flags: &[i32] = match exact {
         false => &[O_RDWR, O_RDONLY, O_WRONLY],

@@ -3,13 +3,14 @@
 //! A private mapping gets a copy of the contents at the time of the call, which POSIX permits. A shared
 //! mapping is one of the file on the mount. Without a mount it is a copy too if it is not writable.
 
+use super::mapped::OnMount;
 use super::{Answer, Call, Stop};
 use crate::kernel;
 use crate::process::{File, LockOf};
 use crate::shared::Reason;
 use libc::*;
 use std::sync::PoisonError;
-use vfs::{Errno, FileSystem};
+use vfs::Errno;
 
 /// A private mapping of more bytes is made of the file on the mount, if there is one.
 const COPIED_MAX: u64 = 64 << 20;
@@ -32,6 +33,9 @@ pub(crate) fn map(call: &Call) -> Answer {
     }
     if is_mounted && (!is_private || len > COPIED_MAX) {
         call.process.count(Reason::SharedMapping);
+        if !is_private {
+            call.process.shared.set_mapped(file.ino());
+        }
         return on_mount(call, &file, !is_private);
     }
     if !offset.is_multiple_of(4096) {
@@ -43,8 +47,7 @@ pub(crate) fn map(call: &Call) -> Answer {
     let mapped = call.with([address, len, writable, flags, u64::MAX, 0])?;
     // SAFETY: the kernel has just made this mapping, of at least `len` bytes, for this call.
     let to = unsafe { std::slice::from_raw_parts_mut(mapped as *mut u8, len as usize) };
-    let cx = call.process.cx()?;
-    let read = fill(&*file.fs()?, &cx, file.ino(), offset, to);
+    let read = fill(call, &file, offset, to);
     let set = [mapped, len, protection, 0, 0, 0];
     // SAFETY: as above; the protection is that which the program asks for.
     let protected = kernel::result(unsafe { crate::abi::syscall(SYS_mprotect, set) });
@@ -73,12 +76,11 @@ fn on_mount(call: &Call, file: &File, is_shared: bool) -> Answer {
     Ok(mapped?)
 }
 
-fn fill(
-    fs: &dyn FileSystem,
-    cx: &vfs::Ctx,
-    ino: vfs::Ino,
-    offset: u64,
-    to: &mut [u8],
-) -> vfs::Result<u64> {
-    fs.read(cx, ino, offset, to).map(|read| read as u64)
+fn fill(call: &Call, file: &File, offset: u64, to: &mut [u8]) -> kernel::Result<usize> {
+    match OnMount::of_mapped(call.process, file) {
+        Some(on_mount) => on_mount.read(offset, to),
+        None => file
+            .fs()?
+            .read(&*call.process.cx()?, file.ino(), offset, to),
+    }
 }

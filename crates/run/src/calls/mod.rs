@@ -8,6 +8,7 @@ pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod directories;
 pub(crate) mod locks;
+pub(crate) mod mapped;
 pub(crate) mod maps;
 pub(crate) mod names;
 pub(crate) mod opens;

@@ -1,5 +1,6 @@
 //! `open` and its relatives.
 
+use super::mapped::{self, OnMount};
 use super::{Answer, At, Call, Session, Stop};
 use crate::memory;
 use crate::process::{File, open_flags};
@@ -77,6 +78,11 @@ fn open_again(call: &Call, file: &File, wanted: Wanted) -> Answer {
     let session = call.session()?;
     let mut access = open_flags(wanted.flags as u32);
     access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC));
+    if wanted.has(O_TRUNC)
+        && let Some(on_mount) = OnMount::of_mapped(call.process, file)
+    {
+        on_mount.set_size(0)?;
+    }
     file.fs()?.open(&session.cx, file.ino(), access)?;
     let name = file.description.opened_as();
     let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
@@ -115,6 +121,9 @@ fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted)
     }
     let mut access = open_flags(wanted.flags as u32);
     access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC) && !is_path);
+    if access.contains(OpenFlags::TRUNCATE) {
+        mapped::cut(session, attr.ino, found.dir.ino(), &found.name)?;
+    }
     let fs = &session.fs;
     match is_path {
         true => fs.open(&session.process.permitted()?, attr.ino, access)?,

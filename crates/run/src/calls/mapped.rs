@@ -1,0 +1,98 @@
+//! Contents of files that have shared mappings.
+//!
+//! The kernel keeps the pages of a shared mapping in the cache of the mount. It drops or writes them when a call on
+//! the mount requires that. It does not see other calls. So all processes of a run execute the calls on the contents of
+//! such a file on the mount: a mapping shows what a call has written, and a call sees what was stored in a mapping.
+
+use super::{Session, locks};
+use crate::abi;
+use crate::kernel::{self, Result};
+use crate::own::Descriptor;
+use crate::process::{File, Process};
+use crate::shared::Reason;
+use libc::{SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate, SYS_pread64, SYS_pwrite64};
+use std::sync::{Arc, PoisonError};
+use vfs::{Errno, Ino};
+
+/// A file on the mount, open with the most that is permitted.
+pub(crate) struct OnMount(Arc<Descriptor>);
+
+impl OnMount {
+    /// The file on the mount, if the file has a shared mapping. There is none if it has lost its name, or was moved,
+    /// before this process needed it.
+    pub(crate) fn of_mapped(process: &Process, file: &File) -> Option<Self> {
+        // A child of `vfork` has descriptors of its own, and the memory of its parent.
+        if !process.shared.is_mapped(file.ino()) || process.is_vfork_child() {
+            return None;
+        }
+        process.mounted()?;
+        process.count(Reason::SharedMapping);
+        let mut files = process
+            .mapped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = files.get(&file.ino()) {
+            return Some(Self(Arc::clone(known)));
+        }
+        let fd = locks::keep_on_mount(process, file).ok()?;
+        let opened = Arc::new(Descriptor(fd));
+        files.insert(file.ino(), Arc::clone(&opened));
+        Some(Self(opened))
+    }
+}
+
+/// Cuts a file to nothing on the mount, if it has a shared mapping.
+pub(crate) fn cut(session: &Session, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
+    let process = session.process;
+    if !process.shared.is_mapped(ino) || process.mounted().is_none() {
+        return Ok(());
+    }
+    process.count(Reason::SharedMapping);
+    let path = locks::mounted_path(process, &*session.fs, dir, name)?;
+    kernel::truncate(&path, 0)
+}
+
+impl OnMount {
+    /// Reads at an offset.
+    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let args = [to.as_mut_ptr() as u64, to.len() as u64, offset, 0, 0];
+        self.call(SYS_pread64, args).map(|read| read as usize)
+    }
+
+    /// Writes at an offset.
+    pub(crate) fn write(&self, offset: u64, from: &[u8]) -> Result<usize> {
+        let args = [from.as_ptr() as u64, from.len() as u64, offset, 0, 0];
+        self.call(SYS_pwrite64, args)
+            .map(|written| written as usize)
+    }
+
+    /// Sets the length.
+    pub(crate) fn set_size(&self, size: u64) -> Result<()> {
+        self.call(SYS_ftruncate, [size, 0, 0, 0, 0]).map(drop)
+    }
+
+    /// `fallocate`.
+    pub(crate) fn allocate(&self, mode: i32, off: u64, len: u64) -> Result<()> {
+        self.call(SYS_fallocate, [mode as u64, off, len, 0, 0])
+            .map(drop)
+    }
+
+    /// Makes what was stored in mappings durable.
+    pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
+        let number = if data_only { SYS_fdatasync } else { SYS_fsync };
+        self.call(number, [0; 5]).map(drop)
+    }
+
+    /// Executes a call on the file, whose memory is a slice. A signal does not end it: it waits for the end of the
+    /// program's call.
+    fn call(&self, number: i64, [a, b, c, d, e]: [u64; 5]) -> Result<u64> {
+        loop {
+            // SAFETY: the callers pass numbers, or the address and the length of a slice.
+            let done =
+                kernel::result(unsafe { abi::syscall(number, [self.0.0.into(), a, b, c, d, e]) });
+            if done != Err(Errno::INTR) {
+                return done;
+            }
+        }
+    }
+}
