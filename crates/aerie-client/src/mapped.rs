@@ -42,6 +42,8 @@ const UNUSED: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(10);
 /// The time between looks at a session that has not begun.
 const CONNECTING: Duration = Duration::from_millis(10);
+/// Files that can be appended to at a time.
+const APPENDS: usize = 16;
 /// Entries that a listing with attributes reads at a time.
 const LIST_PART: usize = 128;
 
@@ -62,6 +64,8 @@ pub(crate) struct Mapped<P: Memory> {
     linger: Linger,
     /// Held during a call of the service.
     remote: Mutex<()>,
+    /// Held by appends; each file has one of them.
+    appends: [Mutex<()>; APPENDS],
     batch_bytes: u64,
     /// Whether the threads are to end.
     stops: Mutex<bool>,
@@ -106,6 +110,7 @@ impl<P: Memory> Mapped<P> {
             clerk: Clerk::widening(own),
             linger: Linger::default(),
             remote: Mutex::new(()),
+            appends: [const { Mutex::new(()) }; APPENDS],
             batch_bytes,
             stops: Mutex::new(false),
             stopped: Condvar::new(),
@@ -559,6 +564,25 @@ impl<P: Memory> FileSystem for Mapped<P> {
             }
         }
         Ok(written)
+    }
+
+    /// Under the lock for changes of the file, so that no client writes there meanwhile. The threads of this one share it.
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        let _turn = self.appends[ino.0 as usize / 64 % APPENDS].lock();
+        let append = |part: &[u8]| {
+            let need = Need::Inode(ino, Exclusive);
+            let appended = self.change(need, |fs| vfs::append_by_write(fs, cx, ino, part));
+            self.or_remote(cx, appended, |remote| remote.append(cx, ino, part))
+        };
+        let (first, rest) = data.split_at(data.len().min(WRITE_MAX));
+        let (off, mut written) = append(first)?;
+        for part in rest.chunks(WRITE_MAX) {
+            match append(part) {
+                Ok((_, count)) => written += count,
+                Err(_) => break,
+            }
+        }
+        Ok((off, written))
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {

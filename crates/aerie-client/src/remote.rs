@@ -2,7 +2,7 @@
 //! protected store uses it for what it may not read itself.
 
 use crate::connection::Connection;
-use aerie_proto::ops::{Call, Caller, Condition, Data, Op, Operation, Read, Reply, VALUE_MAX};
+use aerie_proto::ops::{Call, Caller, Condition, Data, END, Op, Operation, Read, Reply, VALUE_MAX};
 use std::sync::Arc;
 use vfs::{
     Attr, Clock, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, Guarantees, Ino, Name,
@@ -286,6 +286,25 @@ impl FileSystem for Remote {
             }
         }
         Ok(written)
+    }
+
+    fn append(&self, _: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        let (mut start, mut written) = (None, 0);
+        for part in data.chunks(PART) {
+            let (off, data) = (END, Data::Bytes(part));
+            match self.change(Op::Write { ino, off, data }).and_then(attr) {
+                Ok(attr) => {
+                    start = start.or(attr.size.checked_sub(part.len() as u64));
+                    written += part.len();
+                }
+                Err(errno) if written == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        match start {
+            Some(start) => Ok((start, written)),
+            None => Ok((attr(self.read_call(Read::GetAttr(ino))?)?.size, 0)),
+        }
     }
 
     fn fallocate(&self, _: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {

@@ -221,6 +221,20 @@ impl Ops {
         })
     }
 
+    /// Writes at the end, wherever the kernel expects that. `drop_set_id`: as for `write`.
+    pub(crate) fn append(
+        &self,
+        cx: &Ctx,
+        ino: u64,
+        data: &[u8],
+        drop_set_id: bool,
+    ) -> Result<Changed<usize>> {
+        self.change_data(cx, Ino(ino), drop_set_id, |cx| {
+            let (_, written) = self.fs.append(cx, Ino(ino), data)?;
+            Ok(written)
+        })
+    }
+
     /// Runs `change` for a caller whose changes of data drop the set-id bits, or do not.
     fn change_data<T>(
         &self,

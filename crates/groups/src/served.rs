@@ -258,6 +258,11 @@ impl<P: Processes + Clone> FileSystemLayer for Grouped<P> {
         self.change(cx, |cx| self.below.write(cx, ino, off, data))
     }
 
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        Self::not_group(ino)?;
+        self.change(cx, |cx| self.below.append(cx, ino, data))
+    }
+
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
         Self::not_group(ino)?;
         self.change(cx, |cx| self.below.fallocate(cx, ino, kind, off, len))

@@ -12,7 +12,7 @@ use crate::values::Put;
 use aerie_objects::{
     Error, Kind, Load, Mark, NewObject, ObjectId, Reserve, Transaction, generation, own, parent,
 };
-use aerie_proto::ops::{Data, Op, Operation};
+use aerie_proto::ops::{Data, END, Op, Operation};
 use medium::Pmem;
 use vfs::xattrs::XattrChange;
 use vfs::{Attr, Ctx, Errno, Ino, Name, OpenFlags, SetAttr, Timestamp, perm};
@@ -301,7 +301,13 @@ impl<P: Pmem> Pxfs<P> {
             }
             Op::Write { ino, off, ref data } => {
                 self.must_be_open(session, self.object(tx, ino)?, OpenFlags::WRITE)?;
-                self.run_write(tx, session, by, (ino, off), data, taken)
+                if off != END {
+                    return self.run_write(tx, session, by, (ino, off), data, taken);
+                }
+                let end = self.inode(tx, ino)?.attr.size;
+                let done = self.run_write(tx, session, by, (ino, end), data, taken)?;
+                let attr = Some(self.inode(tx, ino)?.attr);
+                Ok(Done { attr, ..done })
             }
             Op::Put {
                 at,

@@ -137,6 +137,13 @@ pub trait FileSystem: Send + Sync {
     /// Writes all of `data` at `off`, filling a gap before it with zeros; `EFBIG`
     /// beyond [`SIZE_MAX`](crate::SIZE_MAX).
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
+    /// Writes all of `data` at the end of the file. Returns the offset, and the number of bytes.
+    ///
+    /// Other appends go after it, if all changes of the file system are made through this value. Where others change
+    /// it, too, the implementation has to see to that.
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        append_by_write(self, cx, ino, data)
+    }
     /// Sets the length.
     fn truncate(&self, cx: &Ctx, ino: Ino, size: u64) -> Result<()> {
         let set = SetAttr {
@@ -186,4 +193,18 @@ pub trait FileSystem: Send + Sync {
     fn control(&self, _cx: &Ctx, _ino: Ino, _command: u32, _input: &[u8]) -> Result<Vec<u8>> {
         Err(crate::Errno::NOTTY)
     }
+}
+
+/// [`FileSystem::append`] by a `write` at the size of the file. The caller holds back other writers.
+///
+/// # Errors
+/// Those of `getattr` and `write`.
+pub fn append_by_write<F: FileSystem + ?Sized>(
+    fs: &F,
+    cx: &Ctx,
+    ino: Ino,
+    data: &[u8],
+) -> Result<(u64, usize)> {
+    let off = fs.getattr(cx, ino)?.size;
+    Ok((off, fs.write(cx, ino, off, data)?))
 }

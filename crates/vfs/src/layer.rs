@@ -66,6 +66,7 @@ layer! {
     fn release(&self, ino: Ino);
     fn read(&self, cx: &Ctx, ino: Ino, off: u64, buf: &mut [u8]) -> Result<usize>;
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize>;
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)>;
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()>;
     fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64>;
     fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()>;

@@ -51,7 +51,7 @@ pub use checks::{
     absent_xattr, check_name, check_replaced, check_xattr_name, end_of, must_be_regular,
 };
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use fs::FileSystem;
+pub use fs::{FileSystem, append_by_write};
 pub use guarantees::{Atomicity, Durability, Guarantees, Ordering};
 pub use layer::FileSystemLayer;
 pub use new_node::NewNode;

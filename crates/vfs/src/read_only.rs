@@ -48,6 +48,10 @@ impl<F: FileSystem> FileSystemLayer for ReadOnly<F> {
         Err(Errno::ROFS)
     }
 
+    fn append(&self, _cx: &Ctx, _ino: Ino, _data: &[u8]) -> Result<(u64, usize)> {
+        Err(Errno::ROFS)
+    }
+
     fn fallocate(&self, _: &Ctx, _: Ino, _: Fallocate, _off: u64, _len: u64) -> Result<()> {
         Err(Errno::ROFS)
     }

@@ -63,6 +63,10 @@ impl FileSystemLayer for DeviceCalls {
         self.below().write(cx, ino, off, data)
     }
 
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        vfs::append_by_write(self, cx, ino, data)
+    }
+
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
         let len = match kind {
             Fallocate::PunchHole if ino == DISK => return Err(Errno::OPNOTSUPP),

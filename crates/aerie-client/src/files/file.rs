@@ -60,17 +60,19 @@ impl<C: Borrow<Client>> File<C> {
     }
 
     /// Writes at the offset, or at the end of a file that was opened with `APPEND`, and moves the offset.
-    /// Returns the number of bytes. Writes at the end by other open files may overlap with it.
+    /// Returns the number of bytes.
     ///
     /// # Errors
     /// Those of `write`.
     pub fn write(&self, data: &[u8]) -> Result<usize> {
         let mut at = self.at.lock();
-        let off = match self.appends {
-            true => self.attributes()?.size,
-            false => *at,
+        let (off, len) = match self.appends {
+            true => {
+                self.must_have(OpenFlags::WRITE)?;
+                self.client().append(self.client().own(), self.ino, data)?
+            }
+            false => (*at, self.write_at(data, *at)?),
         };
-        let len = self.write_at(data, off)?;
         *at = off + len as u64;
         Ok(len)
     }

@@ -133,6 +133,8 @@ impl<'a> Node<'a> {
 
 /// Most bytes of the contents of a [`Op::Put`].
 pub const VALUE_MAX: u64 = 16 << 20;
+/// The byte offset of a write at the end of a file, wherever that is. The reply has the attributes after it.
+pub const END: u64 = u64::MAX;
 
 /// The contents of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,7 +250,7 @@ pub enum Op<'a> {
     Write {
         /// The file.
         ino: Ino,
-        /// Byte offset.
+        /// Byte offset, or [`END`]: the end of the file.
         off: u64,
         /// The contents.
         #[serde(borrow)]

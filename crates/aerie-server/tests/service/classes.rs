@@ -94,7 +94,9 @@ pub(crate) fn act(world: &World, class: Class) {
     let open = look(b"open");
     let made = fs.create(cx, open.ino, b"theirs", 0o644).unwrap();
     fs.open(cx, made.ino, OpenFlags::WRITE).unwrap();
-    assert_eq!(fs.write(cx, made.ino, 0, b"of a stranger"), Ok(13));
+    assert_eq!(fs.write(cx, made.ino, 0, b"of a"), Ok(4));
+    assert_eq!(fs.append(cx, made.ino, b" stranger"), Ok((4, 9)));
+    assert_eq!(fs.append(cx, made.ino, b""), Ok((13, 0)));
     fs.release(made.ino);
     fs.sync().unwrap();
     refused_descriptors();

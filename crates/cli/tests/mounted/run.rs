@@ -3,6 +3,7 @@
 use crate::fixture::{Fixture, selvedge, stderr, stdout};
 use crate::serve::{end, served, socket};
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -227,6 +228,45 @@ END
     let output = shell(&place, &[], &script);
     let unmounted = Command::new("umount").arg(other.path()).status().unwrap();
     assert_eq!(stdout(&output), "b'stored'\n", "{}", stderr(&output));
+    assert!(unmounted.success());
+    end(&place, server);
+}
+
+/// Appends of a mount and of processes of two runs, at once. The kernel of the mount has an old size of the file.
+#[test]
+fn appends_of_several_clients_follow_each_other() {
+    let (place, server) = served(&[]);
+    let other = tempfile::tempdir().unwrap();
+    let other_str = other.path().to_str().unwrap();
+    crate::fixture::run(0, &["mount", socket(&place), other_str]);
+    let log = other.path().join("log");
+    let mut mounted = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(&log)
+        .unwrap();
+    let in_a_run = |who: &str| {
+        let script = format!(r#"for n in $(seq 300); do echo {who} $n; done >>"$1/log""#);
+        let output = shell(&place, &["--no-mount"], &script);
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| in_a_run("a"));
+        scope.spawn(|| in_a_run("b"));
+        for n in 1..=300 {
+            mounted.write_all(format!("m {n}\n").as_bytes()).unwrap();
+        }
+    });
+    drop(mounted);
+    let text = fs::read_to_string(&log).unwrap();
+    for who in ["a", "b", "m"] {
+        let mine = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(&format!("{who} ")[..]));
+        let numbers: Vec<u32> = mine.map(|n| n.parse().unwrap()).collect();
+        assert_eq!(numbers, (1..=300).collect::<Vec<_>>(), "{who}");
+    }
+    let unmounted = Command::new("umount").arg(other.path()).status().unwrap();
     assert!(unmounted.success());
     end(&place, server);
 }

@@ -215,6 +215,10 @@ impl FileSystemLayer for Recorded {
         self.model.write(cx, ino, off, data)
     }
 
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        vfs::append_by_write(self, cx, ino, data)
+    }
+
     fn fsync(&self, _cx: &Ctx, _ino: Ino, _data_only: bool) -> Result<()> {
         self.see(Seen::Synced)
     }

@@ -6,6 +6,7 @@ use crate::kernel::Result;
 use crate::memory;
 use crate::process::{File, Process};
 use libc::*;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Ctx, Errno, Fallocate, FileSystem, SeekKind, SetAttr, perm};
@@ -127,6 +128,20 @@ impl<'a> Contents<'a> {
         }
     }
 
+    /// Writes at the end. Returns the offset, too.
+    fn append(&self, from: &[u8]) -> Result<(u64, usize)> {
+        if let Some(on_mount) = &self.on_mount {
+            let _appending = self.process.shared.file_lock(self.file.ino()).lock();
+            let offset = self.size()?;
+            return Ok((offset, on_mount.write(offset, from)?));
+        }
+        let (offset, written) = self.fs.append(&self.cx, self.file.ino(), from)?;
+        if let Some(on_mount) = OnMount::of_mapped(self.process, self.file) {
+            on_mount.write(offset, &from[..written])?;
+        }
+        Ok((offset, written))
+    }
+
     /// Makes the file durable, with what was stored in its mappings.
     fn sync(&self, data_only: bool) -> Result<()> {
         if let Some(on_mount) = &self.on_mount {
@@ -163,6 +178,34 @@ pub(crate) fn read(
     })
 }
 
+/// The bytes of all buffers, which are appended at once.
+fn gathered(buffers: &[(u64, usize)]) -> Result<Cow<'static, [u8]>> {
+    if let [(address, len)] = buffers {
+        return memory::bytes(*address, (*len).min(COUNT_MAX)).map(Cow::Borrowed);
+    }
+    let mut all = Vec::new();
+    for (address, len) in buffers {
+        all.extend(memory::bytes(*address, (*len).min(COUNT_MAX - all.len()))?);
+    }
+    Ok(Cow::Owned(all))
+}
+
+fn write_at(contents: &Contents<'_>, offset: u64, buffers: &[(u64, usize)]) -> Result<usize> {
+    let mut moved = 0;
+    for &(address, len) in buffers {
+        let from = memory::bytes(address, len.min(COUNT_MAX - moved))?;
+        if from.is_empty() {
+            continue;
+        }
+        match contents.write(offset + moved as u64, from) {
+            Ok(written) => moved += written,
+            Err(_) if moved > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(moved)
+}
+
 /// Writes the buffers.
 pub(crate) fn write(
     process: &Process,
@@ -173,24 +216,10 @@ pub(crate) fn write(
     file.may_write()?;
     let contents = Contents::of(process, file)?;
     at_offset(file, given, |offset| {
-        let is_append = file.has(O_APPEND);
-        let _appending = is_append.then(|| process.shared.file_lock(file.ino()).lock());
-        let offset = match is_append {
-            true => contents.size()?,
-            false => offset,
+        let (offset, moved) = match file.has(O_APPEND) {
+            true => contents.append(&gathered(buffers)?)?,
+            false => (offset, write_at(&contents, offset, buffers)?),
         };
-        let mut moved = 0;
-        for &(address, len) in buffers {
-            let from = memory::bytes(address, len.min(COUNT_MAX - moved))?;
-            if from.is_empty() {
-                continue;
-            }
-            match contents.write(offset + moved as u64, from) {
-                Ok(written) => moved += written,
-                Err(_) if moved > 0 => break,
-                Err(errno) => return Err(errno),
-            }
-        }
         if file.has(O_DSYNC) && moved > 0 {
             contents.sync(!file.has(O_SYNC & !O_DSYNC))?;
         }

@@ -413,6 +413,10 @@ impl FileSystemLayer for Recorder {
         self.fs.release(ino);
     }
 
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        vfs::append_by_write(self, cx, ino, data)
+    }
+
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         self.recorded(
             cx,

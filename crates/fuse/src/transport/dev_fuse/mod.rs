@@ -74,6 +74,8 @@ pub(crate) struct DevFuse {
     read_only: bool,
     /// The server sees every read.
     sees_reads: bool,
+    /// Others change the file system, too.
+    is_shared: bool,
     /// The time for which names and attributes stay valid in the kernel.
     lifetime: Duration,
     /// The kernel shares mappings of files that bypass its page cache: without, programs
@@ -102,6 +104,7 @@ impl DevFuse {
             ops,
             read_only: o.read_only,
             sees_reads: o.strict_atime || o.shared,
+            is_shared: o.shared,
             lifetime: if o.shared { Duration::ZERO } else { LIFETIME },
             mappable: false,
             written: Written::default(),
@@ -426,16 +429,23 @@ impl Filesystem for DevFuse {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let drop_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let cx = Ctx {
-            is_write_back: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            is_write_back,
             ..ctx(req)
         };
-        match self.ops.write(&cx, ino.0, offset, data, drop_set_id) {
+        // The kernel has an old size if others have written to the end.
+        let is_append = self.is_shared && !is_write_back && flags.0 & libc::O_APPEND != 0;
+        let written = match is_append {
+            true => self.ops.append(&cx, ino.0, data, drop_set_id),
+            false => self.ops.write(&cx, ino.0, offset, data, drop_set_id),
+        };
+        match written {
             Ok(done) => {
                 if done.mode_changed {
                     self.invalidate_attr(ino);
