@@ -1,6 +1,7 @@
 //! The environment variables by which a program passes its state to the next one.
 
 use crate::kernel::{self, Result};
+use crate::loaders::Loads;
 use crate::process::{Process, Start};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -47,9 +48,19 @@ pub(crate) fn passed(process: &Process) -> Result<Passed> {
     })
 }
 
-/// The variables, each with a 0 at its end. `preloaded` is the program's own variable for the loader.
-pub(crate) fn strings(process: &Process, passed: &Passed, preloaded: &[u8]) -> Vec<Vec<u8>> {
+/// The variables, each with a 0 at its end. `preloaded` is the program's own variable for the loader, which gets this
+/// library unless another loader reads it.
+pub(crate) fn strings(
+    process: &Process,
+    passed: &Passed,
+    preloaded: &[u8],
+    loads: Loads,
+) -> Vec<Vec<u8>> {
     let library = process.library.as_bytes();
+    let own: &[&[u8]] = match loads {
+        Loads::Other => &[],
+        Loads::Library | Loads::Nothing => &[library],
+    };
     let others = preloaded
         .strip_prefix(PRELOAD.as_bytes())
         .unwrap_or_default();
@@ -57,8 +68,11 @@ pub(crate) fn strings(process: &Process, passed: &Passed, preloaded: &[u8]) -> V
     let others: Vec<&[u8]> = others
         .filter(|other| !other.is_empty() && *other != library)
         .collect();
-    let libraries = [&[library][..], &others[..]].concat().join(&b':');
-    let mut state = format!("{} {} {}", process.memory, process.placeholder, passed.cwd);
+    let libraries = [own, &others[..]].concat().join(&b':');
+    let mut state = format!(
+        "{} {} {} {}",
+        process.memory, process.placeholder, process.custodian.0, passed.cwd
+    );
     for (fd, number) in &passed.files {
         let _ = write!(state, " {fd}:{number}");
     }
@@ -83,13 +97,15 @@ pub(crate) fn start() -> Option<(Start, Vec<u32>)> {
     let state = text(STATE)?;
     let mut words = state.split(' ');
     let mut number = || words.next()?.parse::<u64>().ok();
-    let (memory, placeholder, cwd) = (number()? as u32, number()? as u32, number()?);
+    let (memory, placeholder) = (number()? as u32, number()? as u32);
+    let (custodian, cwd) = (number()? as u32, number()?);
     let mut start = Start {
         at,
         store: text(STORE)?,
         library: text(LIBRARY)?,
         memory,
         placeholder,
+        custodian,
         cwd,
         files: Vec::new(),
     };

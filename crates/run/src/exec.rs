@@ -1,12 +1,14 @@
 //! `execve`: the new program gets this library, the descriptors that stay open, and the working directory.
 
 use crate::abi::thread;
-use crate::calls::{Answer, At, Call, Resolved};
+use crate::calls::{Answer, At, Call, Resolved, backed};
 use crate::environment::{self, Passed};
 use crate::kernel::{self, Result};
+use crate::loaders::{self, Loads};
 use crate::memory;
 use crate::shared::Reason;
 use libc::{AT_EMPTY_PATH, SYS_execve};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::sync::atomic::{
     AtomicU64,
@@ -29,12 +31,7 @@ pub(crate) fn execute(call: &Call) -> Answer {
     let process = call.process;
     let calls = process.gate.read();
     let path = program(call, at)?;
-    let passed = environment::passed(process)?;
-    let mut scratch = Scratch::take(&thread().environment);
-    scratch.fill(call, variables, &passed)?;
     let mut args = call.args;
-    args[variables] = scratch.pointers.as_ptr() as u64;
-    scratch.leave(&thread().environment);
     if let Some(path) = &path {
         args[at.path] = path.as_ptr() as u64;
         if let Some(dir) = at.dir {
@@ -42,36 +39,57 @@ pub(crate) fn execute(call: &Call) -> Answer {
             args[4] &= !(AT_EMPTY_PATH as u64);
         }
     }
-    // A child of `vfork` uses the descriptions beside its parent from now on.
-    let is_borrower = process.is_vfork_child();
-    let refs = |by: i32| {
-        for number in passed
-            .files
-            .iter()
-            .map(|(_, number)| *number)
-            .collect::<std::collections::BTreeSet<_>>()
-        {
-            let refs = &process.shared.description(number).refs;
-            match by {
-                1 => refs.fetch_add(1, AcqRel),
-                _ => refs.fetch_sub(1, AcqRel),
-            };
-        }
-    };
-    if is_borrower {
-        refs(1);
+    let loads = loads(&args, at)?;
+    let mut passed = environment::passed(process)?;
+    let before = numbers(&passed);
+    if loads != Loads::Library {
+        passed.files = backed::hand_over(process, &passed.files);
     }
+    let mut scratch = Scratch::take(&thread().environment);
+    scratch.fill(call, variables, &passed, loads)?;
+    args[variables] = scratch.pointers.as_ptr() as u64;
+    scratch.leave(&thread().environment);
+    // A child of `vfork` uses the descriptions beside its parent from now on. Those that only the kernel uses are given
+    // up by others.
+    let is_borrower = process.is_vfork_child();
+    let after = numbers(&passed);
+    let (more, fewer): (Vec<u32>, Vec<u32>) = match is_borrower {
+        true => (after.into_iter().collect(), Vec::new()),
+        false => (Vec::new(), before.difference(&after).copied().collect()),
+    };
+    let add = |number: &u32| {
+        let refs = &process.shared.description(*number).refs;
+        refs.fetch_add(1, AcqRel);
+    };
+    more.iter().for_each(add);
     process.send();
+    fewer.iter().for_each(|number| process.give_up(*number));
     drop(calls);
     // If it succeeds, a parent that waits in `vfork` continues with this thread's state.
     let inside = u32::from(!is_borrower);
     thread().inside.store(inside, Relaxed);
     let failed = call.with(args);
     thread().inside.store(1, Relaxed);
-    if is_borrower {
-        refs(-1);
-    }
+    fewer.iter().for_each(add);
+    more.iter().for_each(|number| process.give_up(*number));
     Ok(failed?)
+}
+
+/// The descriptions that are passed.
+fn numbers(passed: &Passed) -> BTreeSet<u32> {
+    passed.files.iter().map(|(_, number)| *number).collect()
+}
+
+/// Looks at the program of a call, which the kernel finds by these arguments.
+fn loads(args: &[u64; 6], at: At) -> Result<Loads> {
+    let dir = at.dir.map_or(libc::AT_FDCWD, |dir| args[dir] as i32);
+    match memory::text(args[at.path], libc::PATH_MAX as usize)? {
+        Some(path) => Ok(loaders::of_program(
+            dir,
+            &CString::new(path).unwrap_or_default(),
+        )),
+        None => Ok(Loads::Library),
+    }
 }
 
 /// The path for the kernel, unless that of the call is right.
@@ -80,7 +98,10 @@ fn program(call: &Call, at: At) -> Result<Option<CString>> {
         let Some(file) = call.process.file(call.args[0]) else {
             return Ok(None);
         };
-        let fd = crate::calls::locks::on_mount(call.process, &file, true)?;
+        let fd = {
+            let access = crate::calls::maps::access(&file);
+            crate::calls::locks::on_mount(call.process, &file, &[access])?
+        };
         let path = format!("/proc/self/fd/{fd}");
         return CString::new(path).map(Some).map_err(|_| vfs::Errno::INVAL);
     }
@@ -114,7 +135,7 @@ impl Scratch {
         word.store(Box::into_raw(self) as u64, Relaxed);
     }
 
-    fn fill(&mut self, call: &Call, n: usize, passed: &Passed) -> Result<()> {
+    fn fill(&mut self, call: &Call, n: usize, passed: &Passed, loads: Loads) -> Result<()> {
         self.strings.clear();
         self.pointers.clear();
         let mut preloaded = Vec::new();
@@ -130,7 +151,7 @@ impl Scratch {
                 self.pointers.push(pointer);
             }
         }
-        self.strings = environment::strings(call.process, passed, &preloaded);
+        self.strings = environment::strings(call.process, passed, &preloaded, loads);
         let pointers: Vec<u64> = self
             .strings
             .iter()

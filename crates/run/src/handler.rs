@@ -189,6 +189,7 @@ extern "C" fn handle(frame: &mut Frame) {
     let process = process();
     process.notice_fork();
     process.after_vfork();
+    calls::backed::pick_up(process);
     let call = Call {
         process,
         number: frame.rax as i64,

@@ -141,6 +141,147 @@ pub(crate) fn read_small(path: &CStr) -> Result<Vec<u8>> {
     Ok(text)
 }
 
+/// The room for descriptors that a message may have.
+const MESSAGE_FDS: usize = 2;
+
+/// A control message with descriptors.
+#[repr(C)]
+struct Control {
+    head: libc::cmsghdr,
+    fds: [u32; MESSAGE_FDS],
+}
+
+/// Two connected sockets, which are closed at `execve`. Each message arrives as a whole.
+pub(crate) fn socket_pair() -> Result<[u32; 2]> {
+    let mut pair = [0_u32; 2];
+    let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as u64;
+    let place = pair.as_mut_ptr() as u64;
+    // SAFETY: the kernel writes two numbers.
+    result(unsafe {
+        syscall(
+            libc::SYS_socketpair,
+            [libc::AF_UNIX as u64, kind, 0, place, 0, 0],
+        )
+    })?;
+    Ok(pair)
+}
+
+/// Runs a call on a message of four numbers and some descriptors.
+fn with_message(
+    number: i64,
+    socket: u32,
+    words: &mut [u32; 4],
+    control: &mut Control,
+    control_bytes: usize,
+    flags: i32,
+) -> Result<(usize, usize)> {
+    let mut part = libc::iovec {
+        iov_base: words.as_mut_ptr().cast(),
+        iov_len: size_of_val(words),
+    };
+    // SAFETY: all bits 0 is a valid value of the structure.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    message.msg_control = (&raw mut *control).cast();
+    message.msg_controllen = control_bytes;
+    let args = [
+        socket.into(),
+        &raw mut message as u64,
+        flags as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the message names memory of these sizes, which outlives the call.
+    let bytes = result(unsafe { syscall(number, args) })?;
+    Ok((bytes as usize, message.msg_controllen))
+}
+
+/// Sends a message, with at most two descriptors.
+pub(crate) fn send(socket: u32, words: &[u32; 4], fds: &[u32]) -> Result<()> {
+    let len = size_of::<libc::cmsghdr>() + size_of_val(fds);
+    // SAFETY: all bits 0 is a valid value of the structure.
+    let mut control: Control = unsafe { std::mem::zeroed() };
+    control.head.cmsg_len = len;
+    control.head.cmsg_level = libc::SOL_SOCKET;
+    control.head.cmsg_type = libc::SCM_RIGHTS;
+    control.fds[..fds.len()].copy_from_slice(fds);
+    let bytes = match fds {
+        [] => 0,
+        _ => len.next_multiple_of(size_of::<usize>()),
+    };
+    let (call, flags) = (libc::SYS_sendmsg, libc::MSG_NOSIGNAL);
+    with_message(call, socket, &mut words.clone(), &mut control, bytes, flags).map(drop)
+}
+
+/// Receives a message. Returns its bytes, 0 after the end, and its descriptors, which are closed at `execve`.
+pub(crate) fn receive(socket: u32, words: &mut [u32; 4]) -> Result<(usize, Vec<u32>)> {
+    // SAFETY: all bits 0 is a valid value of the structure.
+    let mut control: Control = unsafe { std::mem::zeroed() };
+    let (call, flags) = (libc::SYS_recvmsg, libc::MSG_CMSG_CLOEXEC);
+    let (bytes, used) = loop {
+        let room = size_of::<Control>();
+        match with_message(call, socket, words, &mut control, room, flags) {
+            Err(Errno::INTR) => {}
+            done => break done?,
+        }
+    };
+    let head = size_of::<libc::cmsghdr>();
+    let is_fds = used > head && control.head.cmsg_type == libc::SCM_RIGHTS;
+    let count = match is_fds {
+        true => (control.head.cmsg_len - head) / size_of::<u32>(),
+        false => 0,
+    };
+    Ok((bytes, control.fds[..count.min(MESSAGE_FDS)].to_vec()))
+}
+
+/// Makes `to` a duplicate of `fd`, with the flag of `to` for `execve`.
+pub(crate) fn replace(fd: u32, to: u32) -> Result<()> {
+    let flags = match closes_on_exec(to)? {
+        true => libc::O_CLOEXEC,
+        false => 0,
+    };
+    let args = [fd.into(), to.into(), flags as u64, 0, 0, 0];
+    plain(libc::SYS_dup3, args).map(drop)
+}
+
+/// Sets or reads the offset of a file of the kernel.
+pub(crate) fn seek(fd: u32, offset: i64, whence: i32) -> Result<u64> {
+    plain(
+        libc::SYS_lseek,
+        [fd.into(), offset as u64, whence as u64, 0, 0, 0],
+    )
+}
+
+/// Sets the flags of a file of the kernel.
+pub(crate) fn set_flags(fd: u32, flags: u32) -> Result<()> {
+    let args = [fd.into(), libc::F_SETFL as u64, flags.into(), 0, 0, 0];
+    plain(libc::SYS_fcntl, args).map(drop)
+}
+
+/// The first bytes of a program, their number, and whether the program gets rights when it is executed.
+pub(crate) fn program(dir: i32, path: &CStr, head: &mut [u8]) -> Result<(usize, bool)> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let args = [dir as u64, path.as_ptr() as u64, flags as u64, 0, 0, 0];
+    // SAFETY: the path ends with 0 and outlives the call.
+    let fd = result(unsafe { syscall(libc::SYS_openat, args) })?;
+    let args = [fd, head.as_mut_ptr() as u64, head.len() as u64, 0, 0, 0];
+    // SAFETY: the kernel writes at most the length of the buffer.
+    let read = result(unsafe { syscall(libc::SYS_read, args) });
+    // SAFETY: all bits 0 is a valid value of the structure.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let args = [fd, &raw mut stat as u64, 0, 0, 0, 0];
+    // SAFETY: the kernel writes a `stat`.
+    let known = result(unsafe { syscall(libc::SYS_fstat, args) });
+    let args = [fd, c"security.capability".as_ptr() as u64, 0, 0, 0, 0];
+    // SAFETY: the name ends with 0; a size of 0 asks for the length only.
+    let capabilities = result(unsafe { syscall(libc::SYS_fgetxattr, args) });
+    close(fd as u32)?;
+    known?;
+    let is_set_id = stat.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+    Ok((read? as usize, is_set_id || capabilities.is_ok()))
+}
+
 /// The id of this thread.
 pub(crate) fn thread_id() -> u32 {
     let known = &crate::abi::thread().id;

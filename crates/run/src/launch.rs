@@ -1,15 +1,21 @@
 //! Prepares a command for this library.
 
+use crate::custody;
 use crate::environment::{AT, LIBRARY, STATE, STORE};
 use crate::shared::{Reason, Shared};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
+};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::JoinHandle;
 
 /// The file name of the library.
 const FILE: &str = "libselvedge_run.so";
@@ -88,6 +94,24 @@ pub struct Prepared {
     /// The memory that its processes share, which they inherit.
     memory: OwnedFd,
     _placeholder: OwnedFd,
+    custodian: Custodian,
+}
+
+/// The custodian, which ends with this.
+#[derive(Debug)]
+struct Custodian {
+    socket: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Custodian {
+    fn drop(&mut self) {
+        // Processes that still run have the socket, too.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Prepared {
@@ -104,12 +128,14 @@ impl Prepared {
         let library = library.and_then(|library| library.canonicalize().ok());
         let library = library.ok_or(Error::NoLibrary)?;
         let (memory, placeholder) = (memory()?, placeholder()?);
+        let custodian = custodian(&memory)?;
         let mut preload = library.clone().into_os_string();
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
             preload.push(":");
             preload.push(others);
         }
-        let state = format!("{} {} 0", memory.as_raw_fd(), placeholder.as_raw_fd());
+        let fds = [&memory, &placeholder, &custodian.socket].map(AsRawFd::as_raw_fd);
+        let state = format!("{} {} {} 0", fds[0], fds[1], fds[2]);
         let mut command = Command::new(&options.program);
         command
             .args(&options.arguments)
@@ -122,14 +148,16 @@ impl Prepared {
             command,
             memory,
             _placeholder: placeholder,
+            custodian,
         })
     }
 
-    /// The numbers of calls until now.
+    /// The numbers of calls, at the end: gives back all files of the mount.
     ///
     /// # Errors
     /// Without memory.
-    pub fn counts(&self) -> Result<Counts, Error> {
+    pub fn end(self) -> Result<Counts, Error> {
+        drop(self.custodian);
         let shared = Shared::map(self.memory.as_raw_fd() as u32)?;
         let counts = Reason::ALL.map(|(reason, text)| (text, shared.counted(reason)));
         Ok(Counts(counts.to_vec()))
@@ -184,7 +212,27 @@ fn memory() -> Result<OwnedFd, Error> {
     inherited(memory)
 }
 
-/// An empty file that cannot change: a program that gets it by mistake fails.
+/// Starts the custodian. Returns its socket, which programs that are executed inherit.
+fn custodian(memory: &OwnedFd) -> Result<Custodian, Error> {
+    let shared = Shared::map(memory.as_raw_fd() as u32)?;
+    let (own, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    set_socket_passcred(&own, true)?;
+    let serve = move || custody::serve(&own, shared);
+    let thread = std::thread::Builder::new().name("custodian".to_owned());
+    let thread = thread.spawn(serve);
+    let thread = thread.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
+    Ok(Custodian {
+        socket: inherited(theirs)?,
+        thread: Some(thread),
+    })
+}
+
+/// An empty file that can be neither read nor changed: a program that gets it by mistake fails.
 fn placeholder() -> Result<OwnedFd, Error> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("selvedge-run-file", flags)?;
@@ -192,5 +240,7 @@ fn placeholder() -> Result<OwnedFd, Error> {
         &file,
         SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
     )?;
-    inherited(file)
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    inherited(open(path, flags, Mode::empty())?)
 }

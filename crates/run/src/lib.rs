@@ -18,16 +18,17 @@
 //! # Limits
 //!
 //! - Linux on x86-64 only, on a processor with XSAVEC. [`Prepared::new`] fails elsewhere.
-//! - Static programs, set-id programs, and code that a program generates are not seen, nor are `syscall`
-//!   instructions of objects that `dlopen` adds. Their calls go to the mount. Libc is seen, so almost no
-//!   object has such instructions.
+//! - Static programs, those with another loader than that of glibc, set-id programs, and code that a program generates are
+//!   not seen, nor are `syscall` instructions of objects that `dlopen` adds. Their calls go to the mount. Libc is seen, so
+//!   almost no object has such instructions. Programs that are not seen inherit descriptors of the mount (`calls::backed`),
+//!   but for files without a name.
 //! - A path that reaches the mount point by another name goes to the mount: `/x/../mnt`, `//mnt`, or
 //!   a symbolic link elsewhere.
 //! - A process that a signal kills loses what its backend has not sent, and its open file descriptions
 //!   count as used until the run ends.
 //! - A file that a process has open without a name, and a child opens for the first time after the parent has
 //!   closed it, is gone.
-//! - A lock of `flock` ends with the program that took it, also if another process has the descriptor.
+//! - Without a mount, a lock of `flock` ends with the program that took it, also if another process has the descriptor.
 //! - A file without a name, or that has moved to another directory since it was opened, has no shared mappings;
 //!   the latter has no locks either (`ENODEV`).
 //! - A shared mapping shows the writes of processes of the same run, and of others by the same mount. If a file loses its
@@ -72,6 +73,7 @@ compile_error!("selvedge-run replaces machine code: it supports Linux on x86-64 
 
 mod abi;
 mod calls;
+mod custody;
 mod environment;
 mod exec;
 mod fork;
@@ -79,6 +81,7 @@ mod handler;
 mod heap;
 mod kernel;
 mod launch;
+mod loaders;
 mod memory;
 mod own;
 mod patch;
@@ -93,7 +96,7 @@ pub use launch::{Counts, Error, Options, Prepared};
 pub use shared::Reason;
 
 use process::Process;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Once};
 use vfs::FileSystem;
 
@@ -164,13 +167,7 @@ fn begin(
         once: Once::new(),
     }));
     let process = Process::start(start, backend)?;
-    for number in dropped {
-        process
-            .shared
-            .description(*number)
-            .refs
-            .fetch_sub(1, AcqRel);
-    }
+    dropped.iter().for_each(|number| process.give_up(*number));
     signals::start()?;
     patch::program(process.shared)
 }

@@ -102,6 +102,10 @@ impl Drop for Held<'_> {
 pub(crate) struct Description {
     /// Processes that use it; 0 if it is free.
     pub(crate) refs: AtomicU32,
+    /// A number that differs for each file which the description has had.
+    generation: AtomicU32,
+    /// A [`Backing`].
+    backing: AtomicU32,
     /// `O_APPEND` and the other flags of `open`.
     pub(crate) flags: AtomicU32,
     /// Serialises calls that use the offset.
@@ -115,7 +119,40 @@ pub(crate) struct Description {
     name: [AtomicU8; 256],
 }
 
+/// The file that the kernel has for a description.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Backing {
+    /// A placeholder.
+    None,
+    /// A file on the mount, for locks.
+    Locks,
+    /// A file on the mount, whose offset is that of the description. Programs without this library may use it.
+    Whole,
+}
+
 impl Description {
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Relaxed)
+    }
+
+    /// Whether a process uses it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.refs.load(Acquire) > 0
+    }
+
+    pub(crate) fn backing(&self) -> Backing {
+        match self.backing.load(Acquire) {
+            0 => Backing::None,
+            1 => Backing::Locks,
+            _ => Backing::Whole,
+        }
+    }
+
+    pub(crate) fn set_backing(&self, backing: Backing) {
+        self.backing.store(backing as u32, Release);
+    }
+
     pub(crate) fn ino(&self) -> Ino {
         Ino(self.ino.load(Relaxed))
     }
@@ -149,6 +186,8 @@ pub(crate) struct Shared {
     counts: [AtomicU64; Reason::ALL.len()],
     next: AtomicU32,
     file_locks: [Lock; FILE_LOCKS],
+    /// Changes when a description gets a file of the kernel.
+    backed: AtomicU32,
     /// Whether a bit is set.
     has_mapped: AtomicU32,
     mapped: [AtomicU64; MAPPED_BITS / 64],
@@ -188,6 +227,16 @@ impl Shared {
     /// The lock that serialises appends to a file.
     pub(crate) fn file_lock(&self, ino: Ino) -> &Lock {
         &self.file_locks[ino.0 as usize % FILE_LOCKS]
+    }
+
+    /// The number of times that a description has got a file of the kernel.
+    pub(crate) fn backed(&self) -> u32 {
+        self.backed.load(Acquire)
+    }
+
+    /// A description has got a file of the kernel, which the processes that share it are to get, too.
+    pub(crate) fn has_backed(&self) {
+        self.backed.fetch_add(1, Release);
     }
 
     /// A process makes a shared mapping of the file. This is known until the run ends.
@@ -234,6 +283,8 @@ impl Shared {
         self.next.store(number, Relaxed);
         let description = self.description(number);
         let (parent, name) = opened_as.unwrap_or((Ino(0), b""));
+        description.generation.fetch_add(1, Relaxed);
+        description.set_backing(Backing::None);
         description.flags.store(flags, Relaxed);
         description.ino.store(ino.0, Relaxed);
         description.offset.store(0, Relaxed);

@@ -69,17 +69,18 @@ impl Args {
         })
         .map_err(Failure::new)?;
         let is_mounted = !self.no_mount && mount(&store, &at)?;
-        if !is_mounted && !self.stats {
+        // Otherwise the processes need the custodian.
+        if self.no_mount && !self.stats {
             let failed = prepared.command.exec();
             let program = Path::new(&self.program);
             return Err(Failure::about(program, failed).with_code(126));
         }
         let ended = Launcher::new().and_then(|launcher| launcher.run(&mut prepared.command));
+        let counts = prepared.end().map_err(Failure::new)?;
         if is_mounted && let Err(failure) = unmount(&at) {
             output::complain(&failure);
         }
         if self.stats {
-            let counts = prepared.counts().map_err(Failure::new)?;
             eprint!("{counts}");
             eprintln!("{:>12}  {}", "guard", Guarding::of_environment());
         }

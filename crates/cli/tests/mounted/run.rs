@@ -271,6 +271,98 @@ fn appends_of_several_clients_follow_each_other() {
     end(&place, server);
 }
 
+/// A static program uses the descriptors that it inherits, and shares their offsets with the others.
+#[test]
+fn programs_without_the_library_use_descriptors_of_the_store() {
+    let (place, server) = served(&[]);
+    let tools = tempfile::tempdir().unwrap();
+    let (code, copy) = (tools.path().join("copy.c"), tools.path().join("copy"));
+    // Copies its input, or one line of it.
+    let text = r#"
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            char c;
+            while (read(0, &c, 1) == 1)
+                if (write(1, &c, 1) != 1 || (argc > 1 && c == '\n'))
+                    break;
+        }
+    "#;
+    fs::write(&code, text).unwrap();
+    let mut gcc = Command::new("gcc");
+    let built = gcc.args(["-static", "-o"]).arg(&copy).arg(&code).status();
+    assert!(built.unwrap().success());
+    let script = format!(
+        r#"
+        cd "$1" && printf '1\n2\n3\n' >lines && copy={}
+        $copy <lines >copied && cat copied
+        (echo first; $copy <lines; echo last) >around && cat around
+        (read -r a; $copy one; $copy one; read -r b; echo "$a $b.") <lines
+        $copy <lines >>around && echo appended >>around && tail -n 3 around
+        python3 - $copy <<'END'
+import os, subprocess, sys
+with open('out', 'w') as out, open('lines') as lines:
+    out.write('before\n')
+    out.flush()
+    print(lines.fileno() > 0, os.read(lines.fileno(), 2))
+    subprocess.run([sys.argv[1], 'one'], stdin=lines, stdout=out, check=True)
+    print(os.read(lines.fileno(), 2), os.lseek(lines.fileno(), 0, os.SEEK_CUR))
+    out.write('after\n')
+print(open('out').read())
+END
+        bash -c '$0 <&5' $copy 5<lines | wc -l
+    "#,
+        copy.display()
+    );
+    let output = shell(&place, &[], &script);
+    let expected = "1\n2\n3\nfirst\n1\n2\n3\nlast\n2\n3\n1 .\n2\n3\nappended\n\
+        True b'1\\n'\nb'3\\n' 6\nbefore\n2\nafter\n\n3\n";
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+    let output = shell(
+        &place,
+        &["--no-mount"],
+        &format!("{} <\"$1/lines\"", copy.display()),
+    );
+    assert_eq!(stdout(&output), "");
+    end(&place, server);
+}
+
+/// A lock of `flock` belongs to the description, which the shell has, too.
+#[test]
+fn a_lock_of_a_description_ends_with_it() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        cd "$1" && try() { flock -n "$1" true && echo free || echo held; }
+        exec 9>lock && flock 9 && try lock && flock -n 9 && try lock
+        (sleep 0.2) && try lock && exec 8>&9 9>&- && try lock && flock -u 8 && try lock
+        flock 8 && try lock && exec 8>&- && try lock
+        (flock 7 && sleep 0.5 && echo first >>order) 7>other & sleep 0.2
+        (flock 7 && echo second >>order) 7>other && wait && cat order
+        bash -c 'exec 9>killed && flock 9 && flock -n killed true || kill -9 $$' 2>/dev/null; sleep 0.5; try killed
+        exec 6>kept && flock 6 && exec bash -c 'flock -n kept true && echo free || echo held'
+    "#;
+    let output = shell(&place, &[], script);
+    let expected = "held\nheld\nheld\nheld\nfree\nheld\nfree\nfirst\nsecond\nfree\nheld\n";
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+    end(&place, server);
+}
+
+/// A loader that cannot load the library does not get it.
+#[test]
+fn a_program_with_another_loader_uses_the_mount() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        cd "$1" && cp /lib64/ld-linux-x86-64.so.2 "$2/other-loader" && cd "$2" &&
+        printf '#include <stdio.h>\n#include <stdlib.h>\nint main() { puts(getenv("LD_PRELOAD")); fflush(stdout);
+            return !freopen("written", "w", stdout) || puts("text") < 0; }' >p.c &&
+        gcc -o p p.c -Wl,--dynamic-linker="$2/other-loader" && cd "$1" && "$2/p" && cat written
+    "#;
+    let tools = tempfile::tempdir().unwrap();
+    let script = script.replace("$2", tools.path().to_str().unwrap());
+    let output = shell(&place, &[], &script);
+    assert_eq!(stdout(&output), "\ntext\n", "{}", stderr(&output));
+    end(&place, server);
+}
+
 /// Descriptors of the library have numbers below a low limit, too.
 #[test]
 fn a_program_may_have_a_low_limit_of_descriptors() {

@@ -2,10 +2,11 @@
 
 use super::{Answer, Call, Stop};
 use crate::abi;
-use crate::calls::data;
+use crate::calls::{backed, data};
 use crate::kernel::{self, Result};
 use crate::memory;
-use crate::process::File;
+use crate::process::{File, process};
+use crate::shared::Backing;
 use libc::*;
 use vfs::Errno;
 
@@ -128,6 +129,12 @@ impl Side {
             (_, Some(_)) => {
                 let now: u64 = memory::load(self.offset)?;
                 memory::store(self.offset, &(now - bytes))
+            }
+            (Some(file), None) if file.description.backing() == Backing::Whole => {
+                match backed::whole(process(), file) {
+                    Some(own) => kernel::seek(own.0, -(bytes as i64), SEEK_CUR).map(drop),
+                    None => Err(Errno::IO),
+                }
             }
             (Some(file), None) => {
                 let offset = &file.description.offset;

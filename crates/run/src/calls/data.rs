@@ -1,10 +1,11 @@
 //! Contents of files: reads, writes, offsets, lengths.
 
 use super::mapped::OnMount;
-use super::{Answer, Call};
-use crate::kernel::Result;
+use super::{Answer, Call, backed};
+use crate::kernel::{self, Result};
 use crate::memory;
 use crate::process::{File, Process};
+use crate::shared::Backing;
 use libc::*;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -56,16 +57,27 @@ pub(crate) fn transfer(call: &Call) -> Answer {
     Ok(moved? as u64)
 }
 
-/// Runs a call at the offset of the description, which advances, or at `given`.
+/// Runs a call at the offset of the description, which advances, or at `given`. `at_own` runs it on the kernel's file, if
+/// that has the offset.
 fn at_offset(
+    process: &Process,
     file: &File,
     given: Option<u64>,
+    at_own: impl FnOnce(&OnMount) -> Result<usize>,
     run: impl FnOnce(u64) -> Result<(u64, usize)>,
 ) -> Result<usize> {
     match given {
         Some(offset) => run(offset).map(|(_, moved)| moved),
         None => {
-            let _held = file.description.offset_lock.lock();
+            let mut held = file.description.offset_lock.lock();
+            if file.description.backing() == Backing::Whole {
+                drop(held);
+                if let Some(own) = backed::whole(process, file) {
+                    return at_own(&OnMount::from(own));
+                }
+                held = file.description.offset_lock.lock();
+            }
+            let _held = held;
             let (offset, moved) = run(file.description.offset.load(Relaxed))?;
             file.description
                 .offset
@@ -160,7 +172,19 @@ pub(crate) fn read(
 ) -> Result<usize> {
     file.may_read()?;
     let contents = Contents::of(process, file)?;
-    at_offset(file, given, |offset| {
+    let at_own = |own: &OnMount| {
+        let mut moved = 0;
+        for &(address, len) in buffers {
+            let to = memory::bytes_mut(address, len.min(COUNT_MAX - moved))?;
+            let read = own.read_next(to)?;
+            moved += read;
+            if read < len {
+                break;
+            }
+        }
+        Ok(moved)
+    };
+    at_offset(process, file, given, at_own, |offset| {
         let mut moved = 0;
         for &(address, len) in buffers {
             let to = match memory::bytes_mut(address, len.min(COUNT_MAX - moved)) {
@@ -215,7 +239,8 @@ pub(crate) fn write(
 ) -> Result<usize> {
     file.may_write()?;
     let contents = Contents::of(process, file)?;
-    at_offset(file, given, |offset| {
+    let at_own = |own: &OnMount| own.write_next(&gathered(buffers)?);
+    at_offset(process, file, given, at_own, |offset| {
         let (offset, moved) = match file.has(O_APPEND) {
             true => contents.append(&gathered(buffers)?)?,
             false => (offset, write_at(&contents, offset, buffers)?),
@@ -235,6 +260,9 @@ pub(crate) fn seek(call: &Call) -> Answer {
     }
     let fs = file.fs()?;
     let distance = call.args[1] as i64;
+    if let Some(own) = backed::whole(call.process, &file) {
+        return Ok(kernel::seek(own.0, distance, call.int(2))?);
+    }
     let _held = file.description.offset_lock.lock();
     let now = file.description.offset.load(Relaxed) as i64;
     let cx = call.process.cx()?;

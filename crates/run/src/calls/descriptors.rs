@@ -104,6 +104,9 @@ pub(crate) fn fcntl(call: &Call) -> Answer {
         F_SETFL => {
             let flags = file.description.flags() & !SETTABLE | call.args[2] as u32 & SETTABLE;
             file.description.flags.store(flags, Relaxed);
+            if let Some(own) = super::backed::whole(call.process, &file) {
+                kernel::set_flags(own.0, flags)?;
+            }
             Ok(0)
         }
         F_GETLK | F_SETLK | F_SETLKW | F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW => {

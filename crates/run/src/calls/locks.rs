@@ -3,20 +3,21 @@
 //! The kernel keeps them, on another file that stands for the one of the store. That is the same file on
 //! the mount, if the store is mounted: then locks exclude programs that use the mount too. Otherwise it is
 //! a file in a directory for temporary files, which only programs under `selvedge run` of the same user
-//! lock. A lock of a description ends with the program that took it: `execve` does not pass it on.
+//! lock.
 
-use super::{Answer, Call};
+use super::{Answer, Call, backed};
 use crate::abi::thread;
 use crate::kernel::{self, Result};
+use crate::own::Descriptor;
 use crate::process::{File, LockOf, Process};
 use crate::shared::Reason;
 use crate::walk::path_of;
 use libc::*;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use vfs::{Cookie, Errno, FileSystem, Ino, OpenFlags};
+use std::sync::{Arc, PoisonError};
+use vfs::{Cookie, Errno, FileSystem, Ino};
 
 /// The last number that programs give to a new descriptor by closing another one first.
 const STANDARD: u32 = 2;
@@ -24,8 +25,15 @@ const STANDARD: u32 = 2;
 /// `flock`.
 pub(crate) fn flock(call: &Call) -> Answer {
     let file = call.file(0)?;
-    let fd = standing_for(call.process, &file, LockOf::Description(file.number))?;
-    let attempt = [fd.into(), call.args[1] | LOCK_NB as u64, 0, 0, 0, 0];
+    let stands = of_description(call.process, &file)?;
+    let attempt = [
+        stands.fd().into(),
+        call.args[1] | LOCK_NB as u64,
+        0,
+        0,
+        0,
+        0,
+    ];
     let is_patient = call.int(1) & LOCK_NB == 0;
     Ok(wait_for(is_patient, Errno::WOULDBLOCK, || {
         call.with(attempt)
@@ -35,11 +43,15 @@ pub(crate) fn flock(call: &Call) -> Answer {
 /// Record locks.
 pub(crate) fn record(call: &Call, file: &File) -> Answer {
     let command = call.int(1);
-    let of = match command {
-        F_GETLK | F_SETLK | F_SETLKW => LockOf::Process(file.ino()),
-        _ => LockOf::Description(file.number),
+    let stands = match command {
+        F_GETLK | F_SETLK | F_SETLKW => Stands::For(standing_for(
+            call.process,
+            file,
+            LockOf::Process(file.ino()),
+        )?),
+        _ => of_description(call.process, file)?,
     };
-    let fd = standing_for(call.process, file, of)?;
+    let fd = stands.fd();
     let (attempt, is_patient) = match command {
         F_SETLKW => (F_SETLK, true),
         F_OFD_SETLKW => (F_OFD_SETLK, true),
@@ -47,6 +59,36 @@ pub(crate) fn record(call: &Call, file: &File) -> Answer {
     };
     let args = [fd.into(), attempt as u64, call.args[2], 0, 0, 0];
     Ok(wait_for(is_patient, Errno::AGAIN, || call.with(args))?)
+}
+
+/// A descriptor that has the locks.
+enum Stands {
+    /// The kernel's file of the description.
+    Itself(Arc<Descriptor>),
+    /// Another one.
+    For(u32),
+}
+
+impl Stands {
+    fn fd(&self) -> u32 {
+        match self {
+            Self::Itself(descriptor) => descriptor.0,
+            Self::For(fd) => *fd,
+        }
+    }
+}
+
+/// The descriptor for locks of the description.
+fn of_description(process: &Process, file: &File) -> Result<Stands> {
+    let on_mount = {
+        let _calls = process.gate.read();
+        let mounted = process.mounted();
+        mounted.and_then(|_| backed::file_of(process, file, Reason::Lock).ok())
+    };
+    match on_mount {
+        Some(own) => Ok(Stands::Itself(own)),
+        None => standing_for(process, file, LockOf::Description(file.number)).map(Stands::For),
+    }
 }
 
 /// Repeats a call that would wait, since a wait in the kernel would hold back the thread's signals.
@@ -77,25 +119,23 @@ fn standing_for(process: &Process, file: &File, of: LockOf) -> Result<u32> {
     let fd = match process.mounted() {
         Some(_) if is_named => {
             process.count(Reason::Lock);
-            on_mount(process, file, false)?
+            on_mount(process, file, &MOST)?
         }
         _ => temporary(process, file)?,
     };
-    let own = keep(&locks, file, fd)?;
+    let own = keep_beside(&locks, file, fd)?;
     locks.insert(of, own);
     Ok(own)
 }
 
-/// Opens the file on the mount for this library, with the most that is permitted.
-pub(crate) fn keep_on_mount(process: &Process, file: &File) -> Result<u32> {
-    let fd = on_mount(process, file, false)?;
+/// Makes a descriptor of the file one of this library.
+pub(crate) fn keep(process: &Process, file: &File, fd: u32) -> Result<u32> {
     let locks = process.locks.lock().unwrap_or_else(PoisonError::into_inner);
-    keep(&locks, file, fd)
+    keep_beside(&locks, file, fd)
 }
 
-/// Makes a descriptor one of this library. To move it is to close it, which would drop the record locks that the process
-/// has on the file.
-fn keep(locks: &HashMap<LockOf, u32>, file: &File, fd: u32) -> Result<u32> {
+/// To move a descriptor is to close it, which would drop the record locks that the process has on the file.
+fn keep_beside(locks: &HashMap<LockOf, u32>, file: &File, fd: u32) -> Result<u32> {
     let has_records = locks.contains_key(&LockOf::Process(file.ino()));
     match has_records && fd > STANDARD {
         true => crate::own::mark(fd).map(|()| fd),
@@ -144,19 +184,15 @@ pub(crate) fn mounted_path(
     CString::new([&process.at[..], &below, b"/", name].concat()).map_err(|_| Errno::INVAL)
 }
 
-/// Opens the file on the mount by its name. With `exact`, with the access of the description; otherwise with the
-/// most that is permitted.
-pub(crate) fn on_mount(process: &Process, file: &File, exact: bool) -> Result<u32> {
+/// Flags for the most that is permitted.
+pub(crate) const MOST: [i32; 3] = [O_RDWR, O_RDONLY, O_WRONLY];
+
+/// Opens the file on the mount by its name, with the first of these flags that are permitted.
+pub(crate) fn on_mount(process: &Process, file: &File, all: &[i32]) -> Result<u32> {
     let (dir, name) = name_of(process, file)?;
     let path = mounted_path(process, &*file.fs()?, dir, &name)?;
-    let access = crate::process::open_flags(file.description.flags());
-    let flags: &[i32] = match exact {
-        false => &[O_RDWR, O_RDONLY, O_WRONLY],
-        true if access == OpenFlags::READ => &[O_RDONLY],
-        true => &[O_RDWR],
-    };
     let mut opened = Err(Errno::ACCESS);
-    for flags in flags {
+    for flags in all {
         opened = kernel::open(&path, *flags | O_CLOEXEC | O_NOFOLLOW);
         if opened.is_ok() {
             break;

@@ -10,7 +10,10 @@ use crate::kernel::{self, Result};
 use crate::own::Descriptor;
 use crate::process::{File, Process};
 use crate::shared::Reason;
-use libc::{SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate, SYS_pread64, SYS_pwrite64};
+use libc::{
+    SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate, SYS_pread64, SYS_pwrite64, SYS_read,
+    SYS_write,
+};
 use std::sync::{Arc, PoisonError};
 use vfs::{Errno, Ino};
 
@@ -34,7 +37,8 @@ impl OnMount {
         if let Some(known) = files.get(&file.ino()) {
             return Some(Self(Arc::clone(known)));
         }
-        let fd = locks::keep_on_mount(process, file).ok()?;
+        let opened = locks::on_mount(process, file, &locks::MOST).ok()?;
+        let fd = locks::keep(process, file, opened).ok()?;
         let opened = Arc::new(Descriptor(fd));
         files.insert(file.ino(), Arc::clone(&opened));
         Some(Self(opened))
@@ -52,7 +56,25 @@ pub(crate) fn cut(session: &Session, ino: Ino, dir: Ino, name: &[u8]) -> Result<
     kernel::truncate(&path, 0)
 }
 
+impl From<Arc<Descriptor>> for OnMount {
+    fn from(descriptor: Arc<Descriptor>) -> Self {
+        Self(descriptor)
+    }
+}
+
 impl OnMount {
+    /// Reads at the offset of the kernel's file, which advances.
+    pub(crate) fn read_next(&self, to: &mut [u8]) -> Result<usize> {
+        let args = [to.as_mut_ptr() as u64, to.len() as u64, 0, 0, 0];
+        self.call(SYS_read, args).map(|read| read as usize)
+    }
+
+    /// Writes at the offset of the kernel's file, which advances, or at its end.
+    pub(crate) fn write_next(&self, from: &[u8]) -> Result<usize> {
+        let args = [from.as_ptr() as u64, from.len() as u64, 0, 0, 0];
+        self.call(SYS_write, args).map(|written| written as usize)
+    }
+
     /// Reads at an offset.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
         let args = [to.as_mut_ptr() as u64, to.len() as u64, offset, 0, 0];

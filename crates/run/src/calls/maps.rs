@@ -6,11 +6,11 @@
 use super::mapped::OnMount;
 use super::{Answer, Call, Stop};
 use crate::kernel;
-use crate::process::{File, LockOf};
+use crate::process::{File, LockOf, open_flags};
 use crate::shared::Reason;
 use libc::*;
 use std::sync::PoisonError;
-use vfs::Errno;
+use vfs::{Errno, OpenFlags};
 
 /// A private mapping of more bytes is made of the file on the mount, if there is one.
 const COPIED_MAX: u64 = 64 << 20;
@@ -70,10 +70,18 @@ fn on_mount(call: &Call, file: &File, is_shared: bool) -> Answer {
         kernel::device_and_inode(None, *fd as i32)?;
         return Ok(map(*fd)?);
     }
-    let fd = super::locks::on_mount(call.process, file, true)?;
+    let fd = super::locks::on_mount(call.process, file, &[access(file)])?;
     let mapped = map(fd);
     kernel::close(fd)?;
     Ok(mapped?)
+}
+
+/// The access that a mapping requires.
+pub(crate) fn access(file: &File) -> i32 {
+    match open_flags(file.description.flags()) == OpenFlags::READ {
+        true => O_RDONLY,
+        false => O_RDWR,
+    }
 }
 
 fn fill(call: &Call, file: &File, offset: u64, to: &mut [u8]) -> kernel::Result<usize> {

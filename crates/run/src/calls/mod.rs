@@ -3,6 +3,7 @@
 //! Each call reads its arguments as the kernel does, resolves its paths, and returns what Linux returns.
 
 pub(crate) mod attrs;
+pub(crate) mod backed;
 pub(crate) mod copies;
 pub(crate) mod data;
 pub(crate) mod descriptors;

@@ -69,7 +69,7 @@ impl Place {
         let status = prepared.command.status().unwrap();
         let finished = Finished {
             code: status.code().unwrap(),
-            counts: prepared.counts().unwrap(),
+            counts: prepared.end().unwrap(),
         };
         let text = fs::read_to_string(output).unwrap();
         (text.replace(at.to_str().unwrap(), "@"), finished)

@@ -10,11 +10,16 @@
 //! After a fork other threads do not exist in the child. Calls hold the gate shared and a fork holds it
 //! alone, so that no lock of this library is taken at that moment.
 
+mod file;
+
+pub(crate) use file::{File, open_flags};
+
 use crate::Backend;
 use crate::abi::{CWD_REACHES, FD_LIMIT, FDS, HAS_FILES, OWN, thread};
+use crate::custody::{Custodian, Id};
 use crate::kernel::{self, Result};
 use crate::own::Descriptor;
-use crate::shared::{DESCRIPTIONS, Description, Reason, Shared};
+use crate::shared::{Backing, DESCRIPTIONS, Reason, Shared};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{
@@ -22,7 +27,7 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags, Paths};
+use vfs::{Ctx, Errno, FileSystem, Ino, Paths};
 
 /// For each description, the number of its users in this process, with [`REFERS`] added if the process's
 /// file system has it open.
@@ -86,6 +91,12 @@ pub(crate) struct Process {
     highest: AtomicU32,
     /// Descriptors of files that have the locks.
     pub(crate) locks: Mutex<HashMap<LockOf, u32>>,
+    /// Keeps files of the kernel for the processes of the run.
+    pub(crate) custodian: Custodian,
+    /// The files of the kernel for descriptions, by their numbers.
+    pub(crate) kernel_files: Mutex<HashMap<u32, Arc<Descriptor>>>,
+    /// [`Shared::backed`] when this process last looked.
+    pub(crate) seen_backed: AtomicU32,
     /// Descriptors on the mount of files that have shared mappings.
     pub(crate) mapped: Mutex<HashMap<Ino, Arc<Descriptor>>>,
     /// The id of the process. A fork sets it to 0 in the child.
@@ -99,6 +110,7 @@ pub(crate) struct Start {
     pub(crate) library: String,
     pub(crate) memory: u32,
     pub(crate) placeholder: u32,
+    pub(crate) custodian: u32,
     pub(crate) cwd: u64,
     /// Descriptors and their descriptions.
     pub(crate) files: Vec<(u32, u32)>,
@@ -162,10 +174,13 @@ impl Process {
             umask: AtomicU32::new(u32::MAX),
             highest: AtomicU32::new(0),
             locks: Mutex::new(HashMap::new()),
+            custodian: Custodian(start.custodian),
+            kernel_files: Mutex::new(HashMap::new()),
+            seen_backed: AtomicU32::new(0),
             mapped: Mutex::new(HashMap::new()),
             alive,
         };
-        for fd in [start.memory, start.placeholder] {
+        for fd in [start.memory, start.placeholder, start.custodian] {
             crate::own::mark(fd)?;
         }
         for (fd, number) in start.files {
@@ -367,9 +382,22 @@ impl Process {
 
     /// The fork has failed.
     pub(crate) fn no_child(&self) {
-        self.each_description(|number| {
-            self.shared.description(number).refs.fetch_sub(1, AcqRel);
-        });
+        self.each_description(|number| self.give_up(number));
+    }
+
+    /// Stops using a description.
+    pub(crate) fn give_up(&self, number: u32) {
+        let (id, description) = (self.id_of(number), self.shared.description(number));
+        let has_file = description.backing() != Backing::None;
+        if description.refs.fetch_sub(1, AcqRel) == 1 && has_file {
+            self.custodian.drop(id);
+        }
+    }
+
+    /// The description of this number, as it is now.
+    pub(crate) fn id_of(&self, number: u32) -> Id {
+        let generation = self.shared.description(number).generation();
+        Id { number, generation }
     }
 
     /// Calls once for each description that has a descriptor.
@@ -515,7 +543,10 @@ impl Process {
         if let Some(fd) = lock {
             crate::own::close(fd);
         }
-        description.refs.fetch_sub(1, AcqRel);
+        let file = self.kernel_files.lock();
+        let file = file.unwrap_or_else(PoisonError::into_inner).remove(&number);
+        drop(file);
+        self.give_up(number);
     }
 
     /// The open file that a path like `/dev/fd/3` names, if it is one of the store, and the rest of the path.
@@ -625,70 +656,5 @@ impl Process {
     /// The id of the process itself.
     fn id(&self) -> u32 {
         self.alive.load(Relaxed)
-    }
-}
-
-/// A file of the store, in use by a call.
-pub(crate) struct File {
-    pub(crate) number: u32,
-    pub(crate) description: &'static Description,
-}
-
-impl File {
-    pub(crate) fn ino(&self) -> Ino {
-        self.description.ino()
-    }
-
-    /// The file system of this process, which has the file open from now on.
-    pub(crate) fn fs(&self) -> Result<Arc<dyn FileSystem>> {
-        let process = process();
-        let fs = process.fs()?;
-        let local = &LOCAL[self.number as usize];
-        if local.load(Acquire) & REFERS == 0 && local.fetch_or(REFERS, AcqRel) & REFERS == 0 {
-            let flags = open_flags(self.description.flags());
-            fs.open(&process.permitted()?, self.ino(), flags)
-                .inspect_err(|_| {
-                    local.fetch_and(!REFERS, AcqRel);
-                })?;
-        }
-        Ok(fs)
-    }
-
-    /// Whether it was opened for reading.
-    pub(crate) fn may_read(&self) -> Result<()> {
-        match open_flags(self.description.flags()).contains(OpenFlags::READ) {
-            true => Ok(()),
-            false => Err(Errno::BADF),
-        }
-    }
-
-    /// Whether it was opened for writing.
-    pub(crate) fn may_write(&self) -> Result<()> {
-        match open_flags(self.description.flags()).contains(OpenFlags::WRITE) {
-            true => Ok(()),
-            false => Err(Errno::BADF),
-        }
-    }
-
-    pub(crate) fn has(&self, flag: i32) -> bool {
-        self.description.flags() & flag as u32 != 0
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        process().drop_user(self.number);
-    }
-}
-
-/// The access that the flags of `open` ask for.
-pub(crate) fn open_flags(flags: u32) -> OpenFlags {
-    if flags & libc::O_PATH as u32 != 0 {
-        return OpenFlags::empty();
-    }
-    match flags as i32 & libc::O_ACCMODE {
-        libc::O_RDONLY => OpenFlags::READ,
-        libc::O_WRONLY => OpenFlags::WRITE,
-        _ => OpenFlags::READ | OpenFlags::WRITE,
     }
 }

@@ -1,0 +1,174 @@
+//! Descriptions of the store that the kernel has a file for.
+//!
+//! To the kernel a descriptor of the store is a placeholder. That is not enough for
+//!
+//! - a lock of `flock`, or a record lock of a description: it lasts until all descriptors of the description are closed, also
+//!   those in other processes, such as the shell that has started the program which takes the lock;
+//! - a program that does not load this library, and uses the descriptors that it inherits by calls of the kernel.
+//!
+//! So the description gets a file on the mount, and its descriptors become descriptors of this file, in all processes that
+//! share it. A process that has placeholders finds that at its next call, and gets the file from the custodian
+//! ([`custody`](crate::custody)). Once a program without this library may use the file, the offset is that of the kernel's
+//! file ([`Backing::Whole`]).
+
+use super::locks;
+use crate::kernel::{self, Result};
+use crate::own::Descriptor;
+use crate::process::{File, Process};
+use crate::shared::{Backing, Reason};
+use libc::{O_ACCMODE, O_APPEND, O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_PATH, SEEK_SET};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Arc, PoisonError};
+use vfs::{Errno, FileType};
+
+/// The kernel's file of a description, which is opened on the mount if there is none.
+pub(crate) fn file_of(process: &Process, file: &File, why: Reason) -> Result<Arc<Descriptor>> {
+    if let Some(known) = known(process, file.number) {
+        return Ok(known);
+    }
+    if process.is_vfork_child() {
+        return Err(Errno::NODEV); // the descriptors are not those of the memory's process
+    }
+    let _held = file.description.offset_lock.lock();
+    if let Some(known) = known(process, file.number) {
+        return Ok(known); // another thread was faster
+    }
+    let fd = obtain(process, file, why)?;
+    let own = Arc::new(Descriptor(locks::keep(process, file, fd)?));
+    replace_all(process, file, own.0);
+    let files = process.kernel_files.lock();
+    let mut files = files.unwrap_or_else(PoisonError::into_inner);
+    files.insert(file.number, Arc::clone(&own));
+    Ok(own)
+}
+
+/// The kernel's file, if the offset of the description is in it.
+pub(crate) fn whole(process: &Process, file: &File) -> Option<Arc<Descriptor>> {
+    match file.description.backing() {
+        Backing::Whole => file_of(process, file, Reason::Other).ok(),
+        Backing::None | Backing::Locks => None,
+    }
+}
+
+/// Gets the files that other processes have opened for descriptions of this one.
+pub(crate) fn pick_up(process: &Process) {
+    let now = process.shared.backed();
+    if process.is_vfork_child() || process.seen_backed.swap(now, Relaxed) == now {
+        return;
+    }
+    let _calls = process.gate.read();
+    for (fd, number) in process.files() {
+        if process.shared.description(number).backing() != Backing::None
+            && let Some(file) = process.file(fd.into())
+        {
+            let _ = file_of(process, &file, Reason::Other);
+        }
+    }
+}
+
+/// Makes descriptors usable for a program without this library. Returns those that cannot be: files without a name, and all
+/// of a store that is not mounted.
+pub(crate) fn hand_over(process: &Process, descriptors: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let is_left = |(fd, _): &&(u32, u32)| {
+        let file = process.file((*fd).into());
+        file.is_some_and(|file| hand_over_one(process, &file, *fd).is_err())
+    };
+    descriptors.iter().filter(is_left).copied().collect()
+}
+
+fn hand_over_one(process: &Process, file: &File, fd: u32) -> Result<()> {
+    process.mounted().ok_or(Errno::NODEV)?;
+    let is_regular = file.fs()?.getattr(&*process.cx()?, file.ino())?.kind == FileType::Regular;
+    if !process.is_vfork_child() {
+        let own = file_of(process, file, Reason::Execute)?;
+        let _held = file.description.offset_lock.lock();
+        return take_over_offset(process, file, own.0, is_regular);
+    }
+    // The descriptor is the child's alone. The parent, whose memory this is, gets the file from the custodian.
+    let _held = file.description.offset_lock.lock();
+    let opened = match known(process, file.number) {
+        Some(own) => {
+            take_over_offset(process, file, own.0, is_regular)?;
+            return kernel::replace(own.0, fd);
+        }
+        None => obtain(process, file, Reason::Execute)?,
+    };
+    let done = take_over_offset(process, file, opened, is_regular)
+        .and_then(|()| kernel::replace(opened, fd));
+    kernel::close(opened)?;
+    done
+}
+
+fn known(process: &Process, number: u32) -> Option<Arc<Descriptor>> {
+    let files = process.kernel_files.lock();
+    let files = files.unwrap_or_else(PoisonError::into_inner);
+    files.get(&number).cloned()
+}
+
+/// Opens the file on the mount, or gets it from where it is. The caller holds the lock of the offset.
+fn obtain(process: &Process, file: &File, why: Reason) -> Result<u32> {
+    let id = process.id_of(file.number);
+    if file.description.backing() != Backing::None {
+        return match inherited(process, file) {
+            Some(fd) => kernel::duplicate(fd, 0, true),
+            None => process.custodian.get(id)?.ok_or(Errno::NODEV),
+        };
+    }
+    process.count(why);
+    let fd = open(process, file)?;
+    // This process may be one of them, as the parent of a child of `vfork`.
+    let own = u32::from(!process.is_vfork_child());
+    let sharers = file.description.refs.load(Acquire).saturating_sub(own);
+    if sharers > 0
+        && let Err(errno) = process.custodian.put(id, fd, sharers)
+    {
+        kernel::close(fd)?;
+        return Err(errno);
+    }
+    file.description.set_backing(Backing::Locks);
+    process.shared.has_backed();
+    Ok(fd)
+}
+
+/// A descriptor of the process that has the file already, such as one that was passed to this program.
+fn inherited(process: &Process, file: &File) -> Option<u32> {
+    let mut own = process.files().filter(|(_, number)| *number == file.number);
+    own.find(|(fd, _)| is_on_mount(process, file, *fd))
+        .map(|(fd, _)| fd)
+}
+
+fn is_on_mount(process: &Process, file: &File, fd: u32) -> bool {
+    let found = kernel::device_and_inode(None, fd as i32);
+    found.is_ok_and(|(device, ino)| Some(device) == process.mounted() && ino == file.ino().0)
+}
+
+fn open(process: &Process, file: &File) -> Result<u32> {
+    let flags = file.description.flags() as i32;
+    if flags & O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    let kept = flags & (O_ACCMODE | O_APPEND | O_NONBLOCK);
+    locks::on_mount(process, file, &[kept | O_CLOEXEC | O_NOFOLLOW])
+}
+
+/// Makes all descriptors of the description descriptors of the kernel's file.
+fn replace_all(process: &Process, file: &File, own: u32) {
+    let descriptors = process.files().filter(|(_, number)| *number == file.number);
+    for (fd, _) in descriptors {
+        if !is_on_mount(process, file, fd) {
+            let _ = kernel::replace(own, fd);
+        }
+    }
+}
+
+/// From now on the offset is that of the kernel's file. The caller holds the lock of the offset.
+fn take_over_offset(process: &Process, file: &File, fd: u32, is_regular: bool) -> Result<()> {
+    let description = file.description;
+    if description.backing() == Backing::Whole || !is_regular {
+        return Ok(());
+    }
+    kernel::seek(fd, description.offset.load(Relaxed) as i64, SEEK_SET)?;
+    description.set_backing(Backing::Whole);
+    process.shared.has_backed();
+    Ok(())
+}
