@@ -20,6 +20,7 @@ use std::io::{ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
+use vfs::Errno;
 
 /// A message to the custodian: one of these, the number of a description, its generation, and a count.
 type Message = [u32; 4];
@@ -29,6 +30,8 @@ const PUT: u32 = 1;
 const GET: u32 = 2;
 /// No process uses the description.
 const DROP: u32 = 3;
+/// The answer: the first word of a message that was not refused.
+const DONE: u32 = 4;
 
 /// The time for which a file is kept after all that shared the description have got it: a process that was made
 /// meanwhile may ask, too.
@@ -66,12 +69,16 @@ impl Custodian {
         let [own, other] = kernel::socket_pair()?;
         let message = [what, id.number, id.generation, count];
         let files: Vec<u32> = [other].into_iter().chain(file).collect();
-        let sent = kernel::send(self.0, &message, &files);
+        let sent = kernel::send(self.0, &message, &files, true);
         kernel::close(other)?;
         let mut answer = [0; 4];
         let received = sent.and_then(|()| kernel::receive(own, &mut answer));
         kernel::close(own)?;
-        Ok(received?.1.first().copied())
+        let (_, files) = received?;
+        match answer[0] {
+            DONE => Ok(files.first().copied()),
+            _ => Err(Errno::NODEV),
+        }
     }
 }
 
@@ -156,13 +163,16 @@ fn receive(socket: &OwnedFd) -> std::io::Result<Option<Request>> {
 fn answer(all: &mut HashMap<u32, Kept>, request: Request) {
     let [what, number, generation, count] = request.message;
     let user = request.user;
-    let is_ours = |kept: &Kept| kept.generation == generation && [0, kept.user].contains(&user);
-    let known = all.get_mut(&number);
-    let is_known = known.is_some();
-    let known = known.filter(|kept| is_ours(kept));
-    let mut given = None;
+    let known = all
+        .get_mut(&number)
+        .filter(|kept| kept.generation == generation);
+    let is_refused = known
+        .as_ref()
+        .is_some_and(|kept| ![0, kept.user].contains(&user));
+    let (mut given, mut is_done) = (None, true);
     match (what, known, request.file) {
-        (PUT, known, Some(file)) if known.is_some() || !is_known => {
+        _ if is_refused => is_done = false,
+        (PUT, _, Some(file)) => {
             let kept = Kept {
                 generation,
                 file,
@@ -178,9 +188,11 @@ fn answer(all: &mut HashMap<u32, Kept>, request: Request) {
             given = Some(kept.file.as_raw_fd() as u32);
         }
         (DROP, Some(_), _) => drop(all.remove(&number)),
-        _ => {}
+        (GET | DROP, None, _) => {}
+        _ => is_done = false, // a file that did not arrive
     }
     // A process that does not wait any more gets no answer.
     let reply = request.reply.as_raw_fd() as u32;
-    let _ = kernel::send(reply, &request.message, given.as_slice());
+    let first = if is_done { DONE } else { 0 };
+    let _ = kernel::send(reply, &[first, 0, 0, 0], given.as_slice(), false);
 }

@@ -25,6 +25,20 @@ pub(crate) struct Passed {
     cwd: u64,
 }
 
+impl Passed {
+    /// The program does not load the library, but passes its variables on to others that do. These find descriptors and a
+    /// working directory of the kernel. `handed` are those that have become the kernel's; the others fail.
+    pub(crate) fn leave_to_kernel(&mut self, process: &Process, handed: &[u32]) {
+        handed.iter().for_each(|fd| process.forget_fd(*fd));
+        let dropped = std::mem::take(&mut self.dropped);
+        dropped.iter().for_each(|number| process.leave(*number));
+        self.files.clear();
+        if process.mounted().is_some() {
+            self.cwd = 0;
+        }
+    }
+}
+
 /// State that the process passes to a program that it executes.
 pub(crate) fn passed(process: &Process) -> Result<Passed> {
     let all: Vec<(u32, u32)> = process.files().collect();

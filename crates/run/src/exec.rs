@@ -41,43 +41,31 @@ pub(crate) fn execute(call: &Call) -> Answer {
     }
     let loads = loads(&args, at)?;
     let mut passed = environment::passed(process)?;
-    let before = numbers(&passed);
     if loads != Loads::Library {
-        passed.files = backed::hand_over(process, &passed.files);
+        passed.leave_to_kernel(process, &backed::hand_over(process, &passed.files));
     }
     let mut scratch = Scratch::take(&thread().environment);
     scratch.fill(call, variables, &passed, loads)?;
     args[variables] = scratch.pointers.as_ptr() as u64;
     scratch.leave(&thread().environment);
-    // A child of `vfork` uses the descriptions beside its parent from now on. Those that only the kernel uses are given
-    // up by others.
-    let is_borrower = process.is_vfork_child();
-    let after = numbers(&passed);
-    let (more, fewer): (Vec<u32>, Vec<u32>) = match is_borrower {
-        true => (after.into_iter().collect(), Vec::new()),
-        false => (Vec::new(), before.difference(&after).copied().collect()),
+    // A child of `vfork` uses the descriptions beside its parent from now on.
+    let more: BTreeSet<u32> = match process.is_vfork_child() {
+        true => passed.files.iter().map(|(_, number)| *number).collect(),
+        false => BTreeSet::new(),
     };
-    let add = |number: &u32| {
+    for number in &more {
         let refs = &process.shared.description(*number).refs;
         refs.fetch_add(1, AcqRel);
-    };
-    more.iter().for_each(add);
+    }
     process.send();
-    fewer.iter().for_each(|number| process.give_up(*number));
     drop(calls);
     // If it succeeds, a parent that waits in `vfork` continues with this thread's state.
-    let inside = u32::from(!is_borrower);
+    let inside = u32::from(!process.is_vfork_child());
     thread().inside.store(inside, Relaxed);
     let failed = call.with(args);
     thread().inside.store(1, Relaxed);
-    fewer.iter().for_each(add);
     more.iter().for_each(|number| process.give_up(*number));
     Ok(failed?)
-}
-
-/// The descriptions that are passed.
-fn numbers(passed: &Passed) -> BTreeSet<u32> {
-    passed.files.iter().map(|(_, number)| *number).collect()
 }
 
 /// Looks at the program of a call, which the kernel finds by these arguments.

@@ -197,8 +197,8 @@ fn with_message(
     Ok((bytes as usize, message.msg_controllen))
 }
 
-/// Sends a message, with at most two descriptors.
-pub(crate) fn send(socket: u32, words: &[u32; 4], fds: &[u32]) -> Result<()> {
+/// Sends a message, with at most two descriptors, or fails if it would wait and is not patient.
+pub(crate) fn send(socket: u32, words: &[u32; 4], fds: &[u32], is_patient: bool) -> Result<()> {
     let len = size_of::<libc::cmsghdr>() + size_of_val(fds);
     // SAFETY: all bits 0 is a valid value of the structure.
     let mut control: Control = unsafe { std::mem::zeroed() };
@@ -210,7 +210,11 @@ pub(crate) fn send(socket: u32, words: &[u32; 4], fds: &[u32]) -> Result<()> {
         [] => 0,
         _ => len.next_multiple_of(size_of::<usize>()),
     };
-    let (call, flags) = (libc::SYS_sendmsg, libc::MSG_NOSIGNAL);
+    let flags = match is_patient {
+        true => libc::MSG_NOSIGNAL,
+        false => libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+    };
+    let call = libc::SYS_sendmsg;
     with_message(call, socket, &mut words.clone(), &mut control, bytes, flags).map(drop)
 }
 
@@ -251,6 +255,12 @@ pub(crate) fn seek(fd: u32, offset: i64, whence: i32) -> Result<u64> {
         libc::SYS_lseek,
         [fd.into(), offset as u64, whence as u64, 0, 0, 0],
     )
+}
+
+/// The flags of a file of the kernel.
+pub(crate) fn flags(fd: u32) -> Result<u32> {
+    let args = [fd.into(), libc::F_GETFL as u64, 0, 0, 0, 0];
+    plain(libc::SYS_fcntl, args).map(|flags| flags as u32)
 }
 
 /// Sets the flags of a file of the kernel.

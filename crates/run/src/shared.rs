@@ -20,7 +20,6 @@ use vfs::{Errno, Ino};
 
 /// Open file descriptions of a run.
 pub(crate) const DESCRIPTIONS: usize = 1 << 16;
-const FILE_LOCKS: usize = 1 << 10;
 const OBJECTS: usize = 1 << 10;
 const SITES: usize = 1 << 16;
 /// Bits for the files that have shared mappings. Files whose numbers differ by a multiple share one.
@@ -185,7 +184,6 @@ struct Object {
 pub(crate) struct Shared {
     counts: [AtomicU64; Reason::ALL.len()],
     next: AtomicU32,
-    file_locks: [Lock; FILE_LOCKS],
     /// Changes when a description gets a file of the kernel.
     backed: AtomicU32,
     /// Whether a bit is set.
@@ -222,11 +220,6 @@ impl Shared {
 
     pub(crate) fn counted(&self, reason: Reason) -> u64 {
         self.counts[reason as usize].load(Relaxed)
-    }
-
-    /// The lock that serialises appends to a file.
-    pub(crate) fn file_lock(&self, ino: Ino) -> &Lock {
-        &self.file_locks[ino.0 as usize % FILE_LOCKS]
     }
 
     /// The number of times that a description has got a file of the kernel.

@@ -277,11 +277,13 @@ fn programs_without_the_library_use_descriptors_of_the_store() {
     let (place, server) = served(&[]);
     let tools = tempfile::tempdir().unwrap();
     let (code, copy) = (tools.path().join("copy.c"), tools.path().join("copy"));
-    // Copies its input, or one line of it.
+    // Copies its input, or one line of it; or executes a program in another directory.
     let text = r#"
         #include <unistd.h>
         int main(int argc, char **argv) {
             char c;
+            if (argc > 3)
+                return chdir(argv[1]) != 0 || execv(argv[2], argv + 2) != 0;
             while (read(0, &c, 1) == 1)
                 if (write(1, &c, 1) != 1 || (argc > 1 && c == '\n'))
                     break;
@@ -310,12 +312,16 @@ with open('out', 'w') as out, open('lines') as lines:
 print(open('out').read())
 END
         bash -c '$0 <&5' $copy 5<lines | wc -l
+        echo outside >{tools}/here; echo inside >here; $copy {tools} /bin/cat here
+        for n in 1 2 3; do $copy / /bin/sh -c true; done 7<lines; cat here
+        chmod -x $copy; $copy <lines 2>/dev/null || cat <lines; chmod +x $copy
     "#,
-        copy.display()
+        copy.display(),
+        tools = tools.path().display()
     );
     let output = shell(&place, &[], &script);
     let expected = "1\n2\n3\nfirst\n1\n2\n3\nlast\n2\n3\n1 .\n2\n3\nappended\n\
-        True b'1\\n'\nb'3\\n' 6\nbefore\n2\nafter\n\n3\n";
+        True b'1\\n'\nb'3\\n' 6\nbefore\n2\nafter\n\n3\noutside\ninside\n1\n2\n3\n";
     assert_eq!(stdout(&output), expected, "{}", stderr(&output));
     let output = shell(
         &place,

@@ -16,7 +16,7 @@ use crate::kernel::{self, Result};
 use crate::own::Descriptor;
 use crate::process::{File, Process};
 use crate::shared::{Backing, Reason};
-use libc::{O_ACCMODE, O_APPEND, O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_PATH, SEEK_SET};
+use libc::{O_ACCMODE, O_APPEND, O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC, SEEK_SET};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, PoisonError};
 use vfs::{Errno, FileType};
@@ -43,10 +43,14 @@ pub(crate) fn file_of(process: &Process, file: &File, why: Reason) -> Result<Arc
 }
 
 /// The kernel's file, if the offset of the description is in it.
-pub(crate) fn whole(process: &Process, file: &File) -> Option<Arc<Descriptor>> {
+pub(crate) fn whole(process: &Process, file: &File) -> Result<Option<Arc<Descriptor>>> {
     match file.description.backing() {
-        Backing::Whole => file_of(process, file, Reason::Other).ok(),
-        Backing::None | Backing::Locks => None,
+        // Without it the offset is unknown.
+        Backing::Whole => match file_of(process, file, Reason::Other) {
+            Ok(own) => Ok(Some(own)),
+            Err(_) => Err(Errno::IO),
+        },
+        Backing::None | Backing::Locks => Ok(None),
     }
 }
 
@@ -66,14 +70,15 @@ pub(crate) fn pick_up(process: &Process) {
     }
 }
 
-/// Makes descriptors usable for a program without this library. Returns those that cannot be: files without a name, and all
-/// of a store that is not mounted.
-pub(crate) fn hand_over(process: &Process, descriptors: &[(u32, u32)]) -> Vec<(u32, u32)> {
-    let is_left = |(fd, _): &&(u32, u32)| {
+/// Makes descriptors usable for a program without this library. Returns them. Those of files without a name cannot be used,
+/// and none of a store that is not mounted.
+pub(crate) fn hand_over(process: &Process, descriptors: &[(u32, u32)]) -> Vec<u32> {
+    let is_done = |fd: &u32| {
         let file = process.file((*fd).into());
-        file.is_some_and(|file| hand_over_one(process, &file, *fd).is_err())
+        file.is_some_and(|file| hand_over_one(process, &file, *fd).is_ok())
     };
-    descriptors.iter().filter(is_left).copied().collect()
+    let all = descriptors.iter().map(|(fd, _)| *fd);
+    all.filter(is_done).collect()
 }
 
 fn hand_over_one(process: &Process, file: &File, fd: u32) -> Result<()> {
@@ -81,6 +86,9 @@ fn hand_over_one(process: &Process, file: &File, fd: u32) -> Result<()> {
     let is_regular = file.fs()?.getattr(&*process.cx()?, file.ino())?.kind == FileType::Regular;
     if !process.is_vfork_child() {
         let own = file_of(process, file, Reason::Execute)?;
+        if !is_on_mount(process, file, fd) {
+            kernel::replace(own.0, fd)?;
+        }
         let _held = file.description.offset_lock.lock();
         return take_over_offset(process, file, own.0, is_regular);
     }
@@ -111,7 +119,7 @@ fn obtain(process: &Process, file: &File, why: Reason) -> Result<u32> {
     if file.description.backing() != Backing::None {
         return match inherited(process, file) {
             Some(fd) => kernel::duplicate(fd, 0, true),
-            None => process.custodian.get(id)?.ok_or(Errno::NODEV),
+            None => checked(process, file, process.custodian.get(id)?),
         };
     }
     process.count(why);
@@ -128,6 +136,15 @@ fn obtain(process: &Process, file: &File, why: Reason) -> Result<u32> {
     file.description.set_backing(Backing::Locks);
     process.shared.has_backed();
     Ok(fd)
+}
+
+/// A file that the custodian has returned, if it is the right one: any process may give files.
+fn checked(process: &Process, file: &File, found: Option<u32>) -> Result<u32> {
+    let fd = found.ok_or(Errno::NODEV)?;
+    match is_on_mount(process, file, fd) {
+        true => Ok(fd),
+        false => kernel::close(fd).and(Err(Errno::STALE)),
+    }
 }
 
 /// A descriptor of the process that has the file already, such as one that was passed to this program.
@@ -147,7 +164,7 @@ fn open(process: &Process, file: &File) -> Result<u32> {
     if flags & O_PATH != 0 {
         return Err(Errno::BADF);
     }
-    let kept = flags & (O_ACCMODE | O_APPEND | O_NONBLOCK);
+    let kept = flags & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC);
     locks::on_mount(process, file, &[kept | O_CLOEXEC | O_NOFOLLOW])
 }
 
@@ -155,7 +172,10 @@ fn open(process: &Process, file: &File) -> Result<u32> {
 fn replace_all(process: &Process, file: &File, own: u32) {
     let descriptors = process.files().filter(|(_, number)| *number == file.number);
     for (fd, _) in descriptors {
-        if !is_on_mount(process, file, fd) {
+        // Meanwhile another thread may have closed it, and opened another file with this number.
+        let _unchanged = process.changes_descriptors();
+        let is_same = process.number_of(fd) == Some(file.number);
+        if is_same && !is_on_mount(process, file, fd) {
             let _ = kernel::replace(own, fd);
         }
     }
@@ -167,6 +187,7 @@ fn take_over_offset(process: &Process, file: &File, fd: u32, is_regular: bool) -
     if description.backing() == Backing::Whole || !is_regular {
         return Ok(());
     }
+    kernel::set_flags(fd, description.flags())?;
     kernel::seek(fd, description.offset.load(Relaxed) as i64, SEEK_SET)?;
     description.set_backing(Backing::Whole);
     process.shared.has_backed();

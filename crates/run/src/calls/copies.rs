@@ -131,7 +131,7 @@ impl Side {
                 memory::store(self.offset, &(now - bytes))
             }
             (Some(file), None) if file.description.backing() == Backing::Whole => {
-                match backed::whole(process(), file) {
+                match backed::whole(process(), file)? {
                     Some(own) => kernel::seek(own.0, -(bytes as i64), SEEK_CUR).map(drop),
                     None => Err(Errno::IO),
                 }

@@ -72,7 +72,7 @@ fn at_offset(
             let mut held = file.description.offset_lock.lock();
             if file.description.backing() == Backing::Whole {
                 drop(held);
-                if let Some(own) = backed::whole(process, file) {
+                if let Some(own) = backed::whole(process, file)? {
                     return at_own(&OnMount::from(own));
                 }
                 held = file.description.offset_lock.lock();
@@ -142,12 +142,8 @@ impl<'a> Contents<'a> {
 
     /// Writes at the end. Returns the offset, too.
     fn append(&self, from: &[u8]) -> Result<(u64, usize)> {
-        if let Some(on_mount) = &self.on_mount {
-            let _appending = self.process.shared.file_lock(self.file.ino()).lock();
-            let offset = self.size()?;
-            return Ok((offset, on_mount.write(offset, from)?));
-        }
         let (offset, written) = self.fs.append(&self.cx, self.file.ino(), from)?;
+        // A mapping gets the same bytes.
         if let Some(on_mount) = OnMount::of_mapped(self.process, self.file) {
             on_mount.write(offset, &from[..written])?;
         }
@@ -260,10 +256,15 @@ pub(crate) fn seek(call: &Call) -> Answer {
     }
     let fs = file.fs()?;
     let distance = call.args[1] as i64;
-    if let Some(own) = backed::whole(call.process, &file) {
-        return Ok(kernel::seek(own.0, distance, call.int(2))?);
+    let mut held = file.description.offset_lock.lock();
+    if file.description.backing() == Backing::Whole {
+        drop(held);
+        if let Some(own) = backed::whole(call.process, &file)? {
+            return Ok(kernel::seek(own.0, distance, call.int(2))?);
+        }
+        held = file.description.offset_lock.lock();
     }
-    let _held = file.description.offset_lock.lock();
+    let _held = held;
     let now = file.description.offset.load(Relaxed) as i64;
     let cx = call.process.cx()?;
     let from = |kind| {

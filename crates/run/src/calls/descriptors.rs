@@ -18,6 +18,7 @@ pub(crate) fn change(call: &Call) -> Answer {
         SYS_close_range => close_range(call),
         _ if is_own(call.args[0]) => Err(Errno::BADF.into()),
         SYS_close => {
+            let _alone = process.changes_descriptors();
             process.forget_fd(call.args[0] as u32);
             Ok(call.pass()?)
         }
@@ -50,8 +51,10 @@ fn duplicate_to(call: &Call) -> Answer {
     if file.is_none() {
         kernel::closes_on_exec(old as u32)?; // it is open
     }
+    let alone = call.process.changes_descriptors();
     call.process.forget_fd(new as u32);
     let fd = call.pass()?;
+    drop(alone);
     if let Some(file) = file {
         call.process.duplicated(fd as u32, file.number)?;
     }
@@ -64,6 +67,7 @@ fn close_range(call: &Call) -> Answer {
     if first > last {
         return Err(Errno::INVAL.into());
     }
+    let _alone = call.process.changes_descriptors();
     if flags & u64::from(CLOSE_RANGE_CLOEXEC) == 0 {
         let files: Vec<_> = call.process.files().collect();
         for (fd, _) in files {
@@ -104,7 +108,7 @@ pub(crate) fn fcntl(call: &Call) -> Answer {
         F_SETFL => {
             let flags = file.description.flags() & !SETTABLE | call.args[2] as u32 & SETTABLE;
             file.description.flags.store(flags, Relaxed);
-            if let Some(own) = super::backed::whole(call.process, &file) {
+            if let Some(own) = super::backed::whole(call.process, &file)? {
                 kernel::set_flags(own.0, flags)?;
             }
             Ok(0)

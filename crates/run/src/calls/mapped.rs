@@ -8,12 +8,13 @@ use super::{Session, locks};
 use crate::abi;
 use crate::kernel::{self, Result};
 use crate::own::Descriptor;
-use crate::process::{File, Process};
+use crate::process::{File, Process, open_flags};
 use crate::shared::Reason;
 use libc::{
     SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate, SYS_pread64, SYS_pwrite64, SYS_read,
     SYS_write,
 };
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
 use vfs::{Errno, Ino};
 
@@ -22,7 +23,7 @@ pub(crate) struct OnMount(Arc<Descriptor>);
 
 impl OnMount {
     /// The file on the mount, if the file has a shared mapping. There is none if it has lost its name, or was moved,
-    /// before this process needed it.
+    /// before this process needed it, or if the process may not open it as the descriptor was opened.
     pub(crate) fn of_mapped(process: &Process, file: &File) -> Option<Self> {
         // A child of `vfork` has descriptors of its own, and the memory of its parent.
         if !process.shared.is_mapped(file.ino()) || process.is_vfork_child() {
@@ -34,14 +35,17 @@ impl OnMount {
             .mapped
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = files.get(&file.ino()) {
-            return Some(Self(Arc::clone(known)));
-        }
-        let opened = locks::on_mount(process, file, &locks::MOST).ok()?;
-        let fd = locks::keep(process, file, opened).ok()?;
-        let opened = Arc::new(Descriptor(fd));
-        files.insert(file.ino(), Arc::clone(&opened));
-        Some(Self(opened))
+        let (known, access) = match files.entry(file.ino()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let opened = locks::on_mount(process, file, &locks::MOST).ok()?;
+                let fd = locks::keep(process, file, opened).ok()?;
+                let access = open_flags(kernel::flags(fd).ok()?);
+                place.insert((Arc::new(Descriptor(fd)), access))
+            }
+        };
+        let is_enough = access.contains(open_flags(file.description.flags()));
+        is_enough.then(|| Self(Arc::clone(known)))
     }
 }
 

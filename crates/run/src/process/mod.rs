@@ -26,8 +26,8 @@ use std::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use vfs::{Ctx, Errno, FileSystem, Ino, Paths};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags, Paths};
 
 /// For each description, the number of its users in this process, with [`REFERS`] added if the process's
 /// file system has it open.
@@ -95,10 +95,12 @@ pub(crate) struct Process {
     pub(crate) custodian: Custodian,
     /// The files of the kernel for descriptions, by their numbers.
     pub(crate) kernel_files: Mutex<HashMap<u32, Arc<Descriptor>>>,
+    /// Held by threads that close or replace descriptors.
+    descriptors: Mutex<()>,
     /// [`Shared::backed`] when this process last looked.
     pub(crate) seen_backed: AtomicU32,
-    /// Descriptors on the mount of files that have shared mappings.
-    pub(crate) mapped: Mutex<HashMap<Ino, Arc<Descriptor>>>,
+    /// Descriptors on the mount of files that have shared mappings, with their access.
+    pub(crate) mapped: Mutex<HashMap<Ino, (Arc<Descriptor>, OpenFlags)>>,
     /// The id of the process. A fork sets it to 0 in the child.
     alive: &'static AtomicU32,
 }
@@ -176,6 +178,7 @@ impl Process {
             locks: Mutex::new(HashMap::new()),
             custodian: Custodian(start.custodian),
             kernel_files: Mutex::new(HashMap::new()),
+            descriptors: Mutex::new(()),
             seen_backed: AtomicU32::new(0),
             mapped: Mutex::new(HashMap::new()),
             alive,
@@ -394,6 +397,14 @@ impl Process {
         }
     }
 
+    /// Stops using a description before the process becomes a program without this library. If no other process uses it, it
+    /// stays in use: the program may not start.
+    pub(crate) fn leave(&self, number: u32) {
+        let refs = &self.shared.description(number).refs;
+        let fewer = |refs: u32| (refs > 1).then_some(refs - 1);
+        let _ = refs.fetch_update(AcqRel, Relaxed, fewer);
+    }
+
     /// The description of this number, as it is now.
     pub(crate) fn id_of(&self, number: u32) -> Id {
         let generation = self.shared.description(number).generation();
@@ -488,6 +499,20 @@ impl Process {
         LOCAL[number as usize].fetch_add(1, AcqRel);
         self.note(fd, number);
         Ok(())
+    }
+
+    /// Holds back other threads that close or replace descriptors.
+    pub(crate) fn changes_descriptors(&self) -> MutexGuard<'_, ()> {
+        let held = self.descriptors.lock();
+        held.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The description of a descriptor of the store.
+    pub(crate) fn number_of(&self, fd: u32) -> Option<u32> {
+        match table().get(fd as usize)?.load(Acquire) {
+            0 | OWN => None,
+            entry => Some(entry - 1),
+        }
     }
 
     /// Forgets a descriptor of the store. The kernel's is closed by the caller, afterwards.
@@ -597,6 +622,7 @@ impl Process {
     /// Prepares the environment of a child of `vfork`: a table of its own, since its descriptors are
     /// copies, while all other memory is that of the parent.
     pub(crate) fn before_vfork(&self) -> Result<()> {
+        kernel::thread_id(); // in this memory, before the child looks there
         let thread = thread();
         let mut spare = thread.spare.load(Relaxed);
         if spare == 0 {
