@@ -1,7 +1,8 @@
 //! BPFS with full blocks. The small tree cannot show this: it fits into one block of inodes, and
 //! each directory into one block of entries.
 
-use crate::run;
+use crate::bounds::bound;
+use crate::{everywhere, run};
 use bpfs::{BpfsSystem, Mode};
 use crash::{Options, PersistModel};
 use medium::{MemoryPmem, Pmem};
@@ -78,10 +79,7 @@ fn on_crowded(ops: u32, sample: Option<u64>, model: PersistModel) -> Options {
 
 #[test]
 fn single_operations_in_every_mode() {
-    for (mode, model) in Mode::ALL
-        .iter()
-        .flat_map(|m| PersistModel::ALL.map(|p| (*m, p)))
-    {
+    for (mode, model) in everywhere() {
         let outcome = run(mode, &on_crowded(1, None, model));
         assert_eq!((outcome.no_space, outcome.capped_points), (0, 0));
     }
@@ -93,6 +91,6 @@ fn sampled_pairs() {
         (Mode::Log, PersistModel::Words),
         (Mode::Other, PersistModel::Lines),
     ] {
-        run(mode, &on_crowded(2, Some(100), model));
+        run(mode, &on_crowded(2, Some(bound(30, 100)), model));
     }
 }

@@ -9,6 +9,8 @@ mod image;
 #[allow(dead_code)] // its groups are for file systems that order changes on request
 #[path = "../scripts/mod.rs"]
 mod scripts;
+#[path = "../scripts/triples.rs"]
+mod triples;
 
 use bounds::bound;
 use crash::program::explore_all;
@@ -33,14 +35,17 @@ const MODES: [SoupSystem; 2] = [
     },
 ];
 
-/// Rounds of the persister at the end, between calls, and of drawn inodes at any time.
-const SCHEDULES: [Schedule; 3] = [Schedule::Sync, Schedule::Each, Schedule::Any(1)];
+/// Rounds of the persister at the end, and of drawn inodes at any time.
+const SCHEDULES: [Schedule; 2] = [Schedule::Sync, Schedule::Any(1)];
+
+/// A round between calls as well.
+const MORE_SCHEDULES: [Schedule; 3] = [Schedule::Sync, Schedule::Each, Schedule::Any(1)];
 
 fn options(model: PersistModel) -> Options {
     Options {
         model,
-        states_per_point: bound(64, 4096),
-        samples: bound(8, 64),
+        states_per_point: bound(16, 256),
+        samples: bound(4, 16),
         schedules: bound(SCHEDULES.to_vec(), Schedule::ALL.to_vec()),
         ..Options::default()
     }
@@ -82,33 +87,38 @@ fn holds_in(modes: &[SoupSystem], change: impl Fn(Options) -> Options) {
     }
 }
 
-/// All single operations, and some pairs.
+/// All single operations, and some pairs. `tools/test-full` has the explorer run all pairs, within a
+/// limit of time.
 #[test]
 fn single_operations_and_sampled_pairs() {
     holds_everywhere(|options| Options {
-        sample: bound(Some(20), None),
+        sample: Some(bound(20, 300)),
         ..options
     });
 }
 
-/// All pairs run besides the triples, so this is for `tools/test-full`.
+/// In `make test` with rounds between calls, and without crashes in recovery.
 #[test]
-fn sampled_triples_of_operations() {
-    let Some(sample) = bound(None, Some(5000)) else {
-        return;
-    };
+fn triples_of_operations() {
     holds_everywhere(|options| Options {
-        ops: 3,
-        sample: Some(sample),
+        ops: 0,
+        scripts: triples::triples(bound(8, 300)),
+        schedules: bound(vec![Schedule::Each], Schedule::ALL.to_vec()),
+        recovery_depth: bound(0, 1),
         ..options
     });
 }
 
+/// In `make test` without crashes in recovery, which the other tests have.
 #[test]
 fn shared_scripts() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 0,
         scripts: scripts::all(),
+        states_per_point: bound(64, 256),
+        samples: bound(8, 16),
+        schedules: bound(MORE_SCHEDULES.to_vec(), Schedule::ALL.to_vec()),
+        recovery_depth: bound(0, 1),
         ..options
     });
 }
@@ -129,9 +139,10 @@ fn pairs_of_calls_on_a_full_chain() {
 fn long_random_scripts() {
     holds_everywhere(|options| Options {
         ops: 0,
-        random_scripts: bound(2, 50),
+        random_scripts: bound(1, 4),
         random_len: bound(60, 200),
-        moments: bound(60, 2000),
+        schedules: bound(MORE_SCHEDULES.to_vec(), Schedule::ALL.to_vec()),
+        moments: bound(40, 200),
         ..options
     });
 }
@@ -141,7 +152,7 @@ fn long_random_scripts() {
 fn calls_after_the_end_of_a_life() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 1,
-        lives: 2,
+        lives: bound(1, 2),
         ..options
     });
 }
@@ -150,6 +161,9 @@ fn calls_after_the_end_of_a_life() {
 fn three_crashes_in_a_row() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 1,
+        schedules: bound(vec![Schedule::Any(1)], Schedule::ALL.to_vec()),
+        states_per_point: bound(8, 64),
+        samples: bound(2, 8),
         recovery_depth: 2,
         ..options
     });
@@ -188,9 +202,9 @@ fn several_persisters_share_each_round() {
         ops: 0,
         scripts: bound(Vec::new(), scripts::all()),
         schedules: bound(vec![Schedule::Sync], Schedule::ALL.to_vec()),
-        random_scripts: bound(1, 20),
+        random_scripts: bound(1, 2),
         random_len: bound(20, 200),
-        moments: bound(20, 2000),
+        moments: bound(20, 200),
         ..options
     });
 }
@@ -203,7 +217,7 @@ fn each_call_is_durable_with_the_option_sync() {
         ..MODES[0]
     };
     holds_in(&[system], |options| Options {
-        sample: bound(Some(1), None),
+        sample: Some(bound(1, 300)),
         schedules: vec![Schedule::Sync],
         ..options
     });
