@@ -1,7 +1,8 @@
 //! Barriers: the calls before one are durable before those after it, without a sync.
 
-use crate::{MODES, holds_on, quick};
-use crash::Options;
+use crate::bounds::bound;
+use crate::{MODES, MORE_SCHEDULES, holds_on, quick};
+use crash::{Options, Schedule};
 use ext2::Ext2System;
 use patch::Optimised;
 use patch::stack::Mode;
@@ -28,6 +29,7 @@ fn options() -> Options {
     Options {
         ops: 0,
         scripts: BARRIERS.map(String::from).to_vec(),
+        schedules: bound(MORE_SCHEDULES.to_vec(), Schedule::ALL.to_vec()),
         ..quick()
     }
 }

@@ -21,13 +21,13 @@ fn bounded() -> Options {
 }
 
 /// Scripts of three calls: cuts, holes and writes of one file, and syncs in between. `make test`
-/// draws a third of them.
+/// draws an eighth of them.
 #[test]
 fn three_calls_on_one_file() {
     let options = Options {
         trees: vec![Tree::File],
         ops: 3,
-        sample: bound(Some(Tree::File.count(3) / 3), None),
+        sample: bound(Some(Tree::File.count(3) / 8), None),
         schedules: vec![Schedule::Any(1)],
         ..bounded()
     };
@@ -40,7 +40,7 @@ fn two_calls_on_one_file_with_journals() {
         let options = Options {
             trees: vec![Tree::File],
             ops: 2,
-            sample: bound(Some(Tree::File.count(2) / 2), None),
+            sample: bound(Some(Tree::File.count(2) / 4), None),
             schedules: vec![Schedule::Any(2)],
             ..bounded()
         };

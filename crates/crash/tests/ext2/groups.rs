@@ -31,6 +31,7 @@ fn groups_keep_their_order_without_the_optimisations_of_the_graph() {
     let options = Options {
         states_per_point: bound(8, 64),
         samples: bound(2, 16),
+        schedules: bound(vec![Schedule::Any(1)], Schedule::ALL.to_vec()),
         ..options()
     };
     for mode in bound(&FEW[..], &MODES) {
@@ -48,10 +49,11 @@ fn groups_keep_their_order_where_the_format_has_none() {
     }
 }
 
-/// Scripts of all calls and shapes, with few states of each.
-fn holds_in_all_modes(scripts: &[String]) {
+/// Scripts of all calls and shapes, with few states of each. `make test` takes one of three or more, so
+/// that it still has each call in each place, and each shape.
+fn holds_in_all_modes(scripts: Vec<String>, stride: usize) {
     let options = Options {
-        scripts: scripts.to_vec(),
+        scripts: scripts.into_iter().step_by(bound(stride, 1)).collect(),
         states_per_point: bound(8, 32),
         samples: bound(2, 8),
         moments: bound(16, usize::MAX),
@@ -65,10 +67,10 @@ fn holds_in_all_modes(scripts: &[String]) {
 
 #[test]
 fn every_pair_of_calls_keeps_the_order_of_two_groups() {
-    holds_in_all_modes(&pairs());
+    holds_in_all_modes(pairs(), 3);
 }
 
 #[test]
 fn calls_keep_every_order_of_three_groups() {
-    holds_in_all_modes(&triples());
+    holds_in_all_modes(triples(), 5);
 }

@@ -80,16 +80,23 @@ fn one_call_on_large_directories() {
         None,
         bound(&few[..], &Schedule::ALL),
     );
-    holds(journal.optimised(Optimised::None), 1, None, &few);
-    holds(soft, 1, None, &few);
-    holds(journal, 1, None, bound(&few[1..], &few));
+    holds(
+        journal.optimised(Optimised::None),
+        1,
+        None,
+        bound(&few[1..], &few),
+    );
+    holds(soft, 1, None, bound(&few[1..], &few));
+    holds(journal, 1, None, bound(&few[..1], &few));
 }
 
 #[test]
 fn two_calls_on_large_directories() {
     let soft = Ext2System::new(Mode::SoftUpdates).optimised(Optimised::None);
     let journals = [Mode::JournalOrdered, Mode::Journal].map(Ext2System::new);
-    for system in [soft].into_iter().chain(journals) {
-        holds(system, 2, Some(bound(20, 60)), &[Schedule::Any(1)]);
+    // The journals do the same with directories.
+    let journals = &journals[bound(1, 0)..];
+    for system in [soft].iter().chain(journals) {
+        holds(*system, 2, Some(bound(20, 60)), &[Schedule::Any(1)]);
     }
 }

@@ -14,12 +14,12 @@ fn long_random_scripts() {
         (Mode::SoftUpdates, 1),
         (Mode::JournalMetadata, 1),
         (Mode::JournalOrdered, 1),
-        (Mode::Journal, 2),
+        (Mode::Journal, bound(1, 2)),
     ] {
         let options = Options {
             ops: 0,
             random_scripts: scripts,
-            random_len: 2000,
+            random_len: bound(1000, 2000),
             moments: bound(20, 40),
             schedules: vec![Schedule::Sync, Schedule::Each],
             ..quick()
