@@ -33,5 +33,13 @@ pub fn explore_script(
 /// # Errors
 /// As [`crate::replay`].
 pub fn replay(system: &BlockSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
-    replay_on::<StateDevice>(system, id)
+    replay_on::<StateDevice>(system, id, true)
+}
+
+/// As [`crate::revisit`].
+///
+/// # Errors
+/// As [`crate::revisit`].
+pub fn revisit(system: &BlockSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
+    replay_on::<StateDevice>(system, id, false)
 }

@@ -340,13 +340,22 @@ pub(crate) fn explore_text<M: Medium>(
 /// # Errors
 /// `id` is of another system, or its state no longer exists.
 pub fn replay(system: &PmemSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
-    replay_on::<StatePmem>(system, id)
+    replay_on::<StatePmem>(system, id, true)
 }
 
-/// [`replay`] on any medium.
+/// As [`replay`], but the script is not made shorter, which can take some seconds.
+///
+/// # Errors
+/// As [`replay`].
+pub fn revisit(system: &PmemSystem, id: &FailureId) -> Result<Option<FailureReport>, String> {
+    replay_on::<StatePmem>(system, id, false)
+}
+
+/// [`replay`] or [`revisit`] on any medium.
 pub(crate) fn replay_on<M: Medium>(
     system: &M::System,
     id: &FailureId,
+    shrinks: bool,
 ) -> Result<Option<FailureReport>, String> {
     let name = system.id();
     if name != id.system {
@@ -356,6 +365,7 @@ pub(crate) fn replay_on<M: Medium>(
     let setting = setting.map_err(|e| e.to_string())?;
     let options = Options::default();
     let mut worker = Worker::<M>::new(system, &options);
+    worker.shrinks = shrinks;
     let script = id.script.script()?;
     let start = worker.starts.on(id.script.tree(), setting)?;
     let failure = trial::again(system, start, &script, id.op, &id.spot)?;

@@ -7,8 +7,8 @@
 //! - [`PmemSystem`], [`BlockSystem`]: the system under test (format, open, check); engines
 //!   implement them.
 //! - [`explore`]: all short scripts, sampled and random longer ones; [`explore_script`]:
-//!   one script; [`replay`]: one failure, by its [`FailureId`]. These take memory; [`block`] has
-//!   the same functions for block devices.
+//!   one script; [`replay`] and [`revisit`]: one failure, by its [`FailureId`]. These take memory;
+//!   [`block`] has the same functions for block devices.
 //! - [`observe`]: the states of any calls, for a caller that judges them itself.
 //! - [`program`]: the same for a program that keeps data in persistent memory itself.
 //!
@@ -67,7 +67,7 @@ mod walk;
 mod workloads;
 mod world;
 
-pub use explore::{explore, explore_script, replay};
+pub use explore::{explore, explore_script, replay, revisit};
 pub use id::FailureId;
 pub use medium::PersistModel;
 pub use report::{Enumerated, FailureReport, Options, Outcome, Progress};

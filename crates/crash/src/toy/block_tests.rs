@@ -2,7 +2,7 @@
 //! found without bugs, and the tests fail if the explorer itself is broken.
 
 use super::blocks::{BlockBug, BlockToy};
-use crate::block::{explore_script, replay};
+use crate::block::{explore_script, revisit};
 use crate::sabotage::{Toys, each_is_noticed};
 use crate::{FailureReport, Options};
 
@@ -57,11 +57,11 @@ fn every_bug_is_found_and_replays_by_its_id() {
         let report = find(bug, SCRIPT).unwrap_or_else(|| panic!("{bug:?}"));
         assert!(report.what.contains(says), "{bug:?}: {report}");
         let id = report.id.parse().unwrap();
-        let again = replay(&BlockToy(bug), &id).unwrap();
+        let again = revisit(&BlockToy(bug), &id).unwrap();
         let again = again.unwrap_or_else(|| panic!("{} does not replay", report.id));
         assert_eq!((again.id, again.what), (report.id, report.what), "{bug:?}");
         assert!(
-            replay(&BlockToy(BlockBug::Nothing), &id).is_err(),
+            revisit(&BlockToy(BlockBug::Nothing), &id).is_err(),
             "another system"
         );
     }

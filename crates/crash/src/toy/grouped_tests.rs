@@ -2,7 +2,7 @@
 //! is found.
 
 use super::grouped::{Bug, GroupToy};
-use crate::{FailureReport, Options, PersistModel, block, explore_script, replay};
+use crate::{FailureReport, Options, PersistModel, block, explore_script, revisit};
 
 /// Two files, a group `a` with several changes, and what follows it.
 fn script(rest: &str) -> String {
@@ -91,8 +91,8 @@ fn each_way_to_break_the_order_of_groups_is_found() {
         let toy = GroupToy(bug);
         let id = report.id.parse().unwrap();
         let again = match on {
-            On::Memory(_) => replay(&toy, &id).unwrap(),
-            On::Blocks => block::replay(&toy, &id).unwrap(),
+            On::Memory(_) => revisit(&toy, &id).unwrap(),
+            On::Blocks => block::revisit(&toy, &id).unwrap(),
         };
         let again = again.unwrap_or_else(|| panic!("{} does not replay", report.id));
         assert_eq!(again.id, report.id, "{what}");

@@ -4,7 +4,7 @@
 use super::ToyBug;
 use super::memory::Toy;
 use crate::sabotage::{Toys, each_is_noticed};
-use crate::{FailureReport, Options, PersistModel, explore_script, replay};
+use crate::{FailureReport, Options, PersistModel, explore_script, replay, revisit};
 
 const SCRIPT: &str = "
     mkdir d 755
@@ -68,11 +68,11 @@ fn every_bug_is_found_and_replays_by_its_id() {
             assert!(report.what.contains(says), "{bug:?}: {report}");
             assert_eq!(report.to_string().lines().count(), 1);
             let id = report.id.parse().unwrap();
-            let again = replay(&Toy(bug), &id).unwrap();
+            let again = revisit(&Toy(bug), &id).unwrap();
             let again = again.unwrap_or_else(|| panic!("{} does not replay", report.id));
             assert_eq!((again.id, again.what), (report.id, report.what), "{bug:?}");
             assert!(
-                replay(&Toy(ToyBug::Nothing), &id).is_err(),
+                revisit(&Toy(ToyBug::Nothing), &id).is_err(),
                 "another system"
             );
         }

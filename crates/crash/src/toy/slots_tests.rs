@@ -2,7 +2,7 @@
 //! clean, and each way to break it is found.
 
 use super::slots::{Bug, Kind, SlotToy};
-use crate::{FailureReport, Options, PersistModel, block, explore_script, replay};
+use crate::{FailureReport, Options, PersistModel, block, explore_script, revisit};
 
 /// Renames and removals of a file with two names, data that grow, and syncs in between.
 const SCRIPT: &str = "
@@ -71,8 +71,8 @@ fn each_bug_is_found(on: On) {
             let toy = SlotToy(*kind, *bug);
             let id = report.id.parse().unwrap();
             let again = match on {
-                On::Memory(_) => replay(&toy, &id).unwrap(),
-                On::Blocks => block::replay(&toy, &id).unwrap(),
+                On::Memory(_) => revisit(&toy, &id).unwrap(),
+                On::Blocks => block::revisit(&toy, &id).unwrap(),
             };
             let again = again.unwrap_or_else(|| panic!("{} does not replay", report.id));
             assert_eq!(again.id, report.id, "{what}");

@@ -10,7 +10,7 @@ mod remnants;
 use bpfs::seeded::{Bug, arm, fired};
 use bpfs::{BpfsSystem, Mode};
 use budget::{BUDGET, used};
-use crash::{FailureReport, Options, PersistModel, explore, explore_script, replay};
+use crash::{FailureReport, Options, PersistModel, explore, explore_script, revisit};
 use oracle::script::generate::Tree;
 use rustix::time::ClockId;
 
@@ -87,11 +87,11 @@ fn found_and_replayed(bug: Bug, model: PersistModel) {
     let system = BpfsSystem(mode);
     let id = failure.id.parse();
     let id = id.expect("ids are read as they are written");
-    let again = replay(&system, &id).expect("the id is of this system");
+    let again = revisit(&system, &id).expect("the id is of this system");
     let again = again.unwrap_or_else(|| panic!("{bug:?}: {id} does not replay"));
     assert_eq!(again.what, failure.what, "{bug:?}: another finding");
     arm(None);
-    let without = replay(&system, &id);
+    let without = revisit(&system, &id);
     assert!(
         !matches!(without, Ok(Some(_))),
         "{bug:?}: {id} without the bug"

@@ -53,6 +53,10 @@ pub fn directories_of_several_blocks(bug: ext2::seeded::Bug) {
     let others = Options {
         trees: vec![Tree::Small, Tree::Names, Tree::File],
         schedules: vec![Schedule::Sync],
+        // Most states are of recoveries, and show nothing of the calls.
+        states_per_point: 1,
+        samples: 1,
+        recovery_depth: 0,
         ..options()
     };
     arm(Some(bug));

@@ -10,7 +10,7 @@ mod wrap;
 
 use budget::{BUDGET, used};
 use crash::Options;
-use crash::block::{explore, explore_script, replay};
+use crash::block::{explore, explore_script, revisit};
 use ext2::Ext2System;
 use full::on_full;
 use oracle::script::generate::{LONG_TARGET, Tree};
@@ -111,11 +111,11 @@ fn is_found(
         .id
         .parse()
         .expect("ids are read as they are written");
-    let again = replay(system, &id).expect("the id is of this system");
+    let again = revisit(system, &id).expect("the id is of this system");
     let again = again.unwrap_or_else(|| panic!("{name}: {id} does not replay"));
     assert_eq!(again.what, failure.what, "{name}: another finding");
     arm(false);
-    let without = replay(system, &id);
+    let without = revisit(system, &id);
     assert!(
         !matches!(without, Ok(Some(_))),
         "{name}: {id} without the bug"
