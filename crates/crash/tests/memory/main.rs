@@ -413,16 +413,17 @@ fn pages_that_move_keep_their_contents() {
 fn files_of_a_directory() {
     for (what, lives) in [("durable", files::DURABLE), ("noted", files::NOTED)] {
         let program = InFiles::new(lives, usize::MAX);
-        holds_within(what, &program, [(0, 128, 8), (1, 4, 1)]);
+        let bounds = bound([(0, 32, 4), (1, 2, 1)], [(0, 128, 8), (1, 4, 1)]);
+        holds_within(what, &program, bounds);
     }
 }
 
 /// A process is killed at each of its steps, and another one relies on what it finds. `make test`
-/// takes one step of three, another one for each successor.
+/// takes one step of five, another one for each successor.
 #[test]
 fn files_of_killed_processes() {
     for (n, lives) in files::SUCCESSORS.into_iter().enumerate() {
-        let stride = bound(3, 1);
+        let stride = bound(5, 1);
         let mut steps = 1 + n % stride;
         loop {
             let program = InFiles::new(lives, steps);

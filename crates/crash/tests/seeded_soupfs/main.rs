@@ -13,7 +13,7 @@ mod shared_round;
 
 use budget::{BUDGET, used};
 use crash::program::{explore_all, replay_id};
-use crash::{FailureId, FailureReport, Options, PersistModel, Schedule, explore, replay};
+use crash::{FailureId, FailureReport, Options, PersistModel, Schedule, explore, revisit};
 use rustix::time::ClockId;
 use soupfs::SoupSystem;
 use soupfs::seeded::{Bug, arm, fired};
@@ -32,14 +32,21 @@ fn options(model: PersistModel) -> Options {
     }
 }
 
-/// The explorations, the quick ones first: scripts for single bugs, pairs of calls on a full chain, all
-/// calls, and calls after the end of a life.
-fn explorations(model: PersistModel) -> [Options; 4] {
+/// The explorations, the quick ones first: scripts for single bugs without crashes in recovery, pairs of
+/// calls on a full chain, those scripts in full, all calls, and calls after the end of a life.
+fn explorations(model: PersistModel) -> [Options; 5] {
     let options = options(model);
     let scripts = Options {
         ops: 0,
         schedules: Schedule::ALL.to_vec(),
         ..options.clone()
+    };
+    let quick = Options {
+        schedules: vec![Schedule::Sync, Schedule::Each],
+        states_per_point: 32,
+        samples: 8,
+        recovery_depth: 0,
+        ..scripts.clone()
     };
     let on_a_full_chain = Options {
         ops: 0,
@@ -53,7 +60,7 @@ fn explorations(model: PersistModel) -> [Options; 4] {
         lives: 2,
         ..options.clone()
     };
-    [scripts, on_a_full_chain, options, lives]
+    [quick, on_a_full_chain, scripts, options, lives]
 }
 
 /// Calls that depend on each other, most of them on several directories.
@@ -126,7 +133,7 @@ fn find(bug: Bug, model: PersistModel) -> Option<FailureReport> {
 /// Visits the state of a failure again.
 fn visit_again(id: &FailureId) -> Result<Option<FailureReport>, String> {
     let of_image = replay_id(&image::programs(), id);
-    of_image.unwrap_or_else(|| replay(&SoupSystem::default(), id))
+    of_image.unwrap_or_else(|| revisit(&SoupSystem::default(), id))
 }
 
 /// Power cuts lose something with each bug, and nothing without.
@@ -180,7 +187,7 @@ fn every_seeded_bug_is_found() {
         power_cuts_find(&OF_BOUND, model, || aged::loss(model, LIVES));
     }
     for model in PersistModel::ALL {
-        let [options, ..] = explorations(model); // the test `soupfs` has the others
+        let [_, _, options, ..] = explorations(model); // the test `soupfs` has the others
         let outcome = explore(&SoupSystem::default(), &options, &|_| {});
         let outcome = outcome.expect("SoupFS can be set up");
         assert_eq!(outcome.failures, [], "without any seeded bug");
