@@ -1,6 +1,6 @@
 //! Counts of the work of an fsync. It depends only on the file's changes since the last one.
 
-use crate::fixture::mke2fs;
+use super::fixture::mke2fs;
 use blockfs::mount::{Devices, MountOptions, mount};
 use ext2::Mounted;
 use medium::block::{BlockDevice, MemoryDevice};

@@ -11,6 +11,8 @@ mod damage;
 mod differential;
 mod fixture;
 mod flags;
+#[allow(clippy::duplicate_mod)] // these modules with another store
+mod forgetful;
 mod formats;
 mod fsync;
 mod hostile;

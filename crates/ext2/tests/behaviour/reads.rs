@@ -1,7 +1,7 @@
 //! Reads wait for the device without stopping other calls.
 
-use crate::fixture::mke2fs;
-use crate::fsync::{BLOCK, mount_on};
+use super::fixture::mke2fs;
+use super::fsync::{BLOCK, mount_on};
 use medium::block::{BlockDevice, BlockError, Lba, MemoryDevice};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use patch::stack::Mode;

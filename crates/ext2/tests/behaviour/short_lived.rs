@@ -1,6 +1,6 @@
 //! Files that are removed before their first write-back are never written.
 
-use crate::fsync::{BLOCK, mounted};
+use super::fsync::{BLOCK, mounted};
 use patch::stack::Mode;
 use vfs::{Ctx, FileSystem, Ino};
 

@@ -1,6 +1,6 @@
 //! Free space, and holes.
 
-use crate::fsync::{BLOCK, mounted};
+use super::fsync::{BLOCK, mounted};
 use ext2::Mounted;
 use patch::stack::Mode;
 use vfs::{Ctx, FileSystem, Ino, SeekKind};

@@ -1,7 +1,7 @@
 //! The cost of mounting an image that was not unmounted cleanly.
 
-use crate::fixture::{device, mke2fs, mount_with};
-use crate::fsync::mount_on;
+use super::fixture::{device, mke2fs, mount_with};
+use super::fsync::mount_on;
 use ext2::Mounted;
 use patch::stack::Mode;
 use vfs::{Ctx, FileSystem, Ino, OpenFlags};
