@@ -102,8 +102,8 @@ fn single_operations_and_sampled_pairs() {
 fn triples_of_operations() {
     holds_everywhere(|options| Options {
         ops: 0,
-        scripts: triples::triples(bound(8, 300)),
-        schedules: bound(vec![Schedule::Each], Schedule::ALL.to_vec()),
+        scripts: triples::triples(bound(8, 50)),
+        schedules: bound(vec![Schedule::Each], MORE_SCHEDULES.to_vec()),
         recovery_depth: bound(0, 1),
         ..options
     });
@@ -128,8 +128,8 @@ fn pairs_of_calls_on_a_full_chain() {
     holds_in(bound(&MODES[..1], &MODES), |options| Options {
         ops: 0,
         scripts: full_chain::scripts(),
-        schedules: bound(vec![Schedule::Sync], Schedule::ALL.to_vec()),
-        moments: bound(8, 40),
+        schedules: bound(vec![Schedule::Sync], MORE_SCHEDULES.to_vec()),
+        moments: bound(8, 16),
         recovery_depth: bound(0, 1),
         ..options
     });
