@@ -1,6 +1,6 @@
 //! e2fsck judges a part of the states, and must agree with our checker.
 
-use super::{run, singles};
+use super::{MORE_SCHEDULES, run, singles};
 use crash::Options;
 use ext2::Ext2System;
 use ext2::fsck::{Verdict, judge};
@@ -147,6 +147,7 @@ fn judged(mode: Mode, scripts: Option<u64>, every: u64, most: u64) -> Option<(u6
     let options = Options {
         threads: 1,
         sample: scripts,
+        schedules: MORE_SCHEDULES.to_vec(),
         max_failures: usize::MAX,
         shrunk: 0,
         states_per_point: 64,
