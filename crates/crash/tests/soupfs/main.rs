@@ -169,6 +169,28 @@ fn three_crashes_in_a_row() {
     });
 }
 
+/// No order depends on tables of hashes, which are seeded anew each time, so that an id of a failure finds it again.
+#[test]
+fn the_same_seed_visits_the_same_states() {
+    for system in MODES {
+        let visited = || {
+            let options = Options {
+                ops: 0,
+                random_scripts: 2,
+                random_len: 60,
+                moments: 20,
+                recovery_depth: 0,
+                schedules: MORE_SCHEDULES.to_vec(),
+                ..options(PersistModel::Lines)
+            };
+            let outcome = holds(system, &options);
+            let states = (outcome.states_explored, outcome.states_distinct);
+            (states, outcome.points, outcome.capped_points)
+        };
+        assert_eq!(visited(), visited());
+    }
+}
+
 /// mkfs, the unmount, and the repair after a kill.
 #[test]
 fn changes_of_the_image_as_a_whole() {

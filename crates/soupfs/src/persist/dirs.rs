@@ -385,8 +385,11 @@ impl<P: Pmem> Round<'_, P> {
         let core = self.core;
         let space = &core.space;
         let slots = self.dirs.iter().flat_map(|dir| {
-            let touched = dir.touched.values();
-            touched.map(move |(hash, depth)| (dir, *hash, *depth))
+            let mut touched: Vec<_> = dir.touched.iter().collect();
+            // A replay of a crash has the same order.
+            touched.sort_unstable_by_key(|(slot, _)| **slot);
+            let places = touched.into_iter();
+            places.map(move |(_, (hash, depth))| (dir, *hash, *depth))
         });
         let slots: Vec<_> = slots.collect();
         let rule = Some(Rule::NullifyBeforeReuse);

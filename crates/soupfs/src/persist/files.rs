@@ -10,8 +10,8 @@ use crate::seeded::{Bug, hit};
 use crate::space::Space;
 use crate::staged::Staged;
 use crate::volume::Volume;
-use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The changes of a file in a round.
@@ -34,9 +34,9 @@ struct Tree<'c, P> {
     core: &'c Volume<P>,
     root: Root,
     /// Stores to nodes that the medium reaches.
-    stores: HashMap<u64, u64>,
+    stores: BTreeMap<u64, u64>,
     /// Nodes that nothing reaches yet.
-    fresh: HashSet<Page>,
+    fresh: BTreeSet<Page>,
     /// Pages for more of them.
     spare: Vec<Page>,
     freed: Vec<Page>,
@@ -62,8 +62,8 @@ impl FilePlan {
         let mut tree = Tree {
             core,
             root: state.file.root(),
-            stores: HashMap::new(),
-            fresh: HashSet::new(),
+            stores: BTreeMap::new(),
+            fresh: BTreeSet::new(),
             spare: std::mem::take(&mut state.file.nodes),
             freed: Vec::new(),
             added: 0,

@@ -24,9 +24,10 @@ use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
 use crate::sync::Mutex;
 use crate::volume::Volume;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use medium::Pmem;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use vfs::Ino;
 
@@ -36,7 +37,7 @@ pub(super) struct Wanted {
     /// The addresses of their marks.
     seen: HashSet<usize>,
     /// The directories, each with its changes.
-    dirs: HashMap<Ino, (Arc<Node>, Vec<Arc<Mark>>)>,
+    dirs: BTreeMap<Ino, (Arc<Node>, Vec<Arc<Mark>>)>,
     /// The inodes that the round changes, but for directories of which it changes chains only.
     inodes: HashSet<Ino>,
     /// The directories and the hashes of the names.
