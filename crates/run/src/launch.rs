@@ -2,6 +2,7 @@
 
 use crate::custody;
 use crate::environment::{AT, LIBRARY, STATE, STORE};
+use crate::loaders::{self, Loads};
 use crate::shared::{Reason, Shared};
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
@@ -9,10 +10,11 @@ use rustix::fs::{
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
-use std::ffi::OsString;
+use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
@@ -129,9 +131,14 @@ impl Prepared {
         let library = library.ok_or(Error::NoLibrary)?;
         let (memory, placeholder) = (memory()?, placeholder()?);
         let custodian = custodian(&memory)?;
-        let mut preload = library.clone().into_os_string();
+        let mut preload = match loads(&options.program) {
+            Loads::Other => OsString::new(),
+            Loads::Library | Loads::Nothing => library.clone().into_os_string(),
+        };
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-            preload.push(":");
+            if !preload.is_empty() {
+                preload.push(":");
+            }
             preload.push(others);
         }
         let fds = [&memory, &placeholder, &custodian.socket].map(AsRawFd::as_raw_fd);
@@ -162,6 +169,20 @@ impl Prepared {
         let counts = Reason::ALL.map(|(reason, text)| (text, shared.counted(reason)));
         Ok(Counts(counts.to_vec()))
     }
+}
+
+/// Looks at the program, which is found as the command finds it.
+fn loads(program: &OsStr) -> Loads {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&paths).map(|dir| dir.join(program));
+    let path = match program.as_bytes().contains(&b'/') {
+        true => Some(PathBuf::from(program)),
+        false => places.find(|path| path.is_file()),
+    };
+    let path = path.and_then(|path| CString::new(path.into_os_string().into_vec()).ok());
+    path.map_or(Loads::Library, |path| {
+        loaders::of_program(libc::AT_FDCWD, &path)
+    })
 }
 
 /// The mount point's path, without symbolic links.

@@ -366,6 +366,21 @@ fn a_program_with_another_loader_uses_the_mount() {
     let script = script.replace("$2", tools.path().to_str().unwrap());
     let output = shell(&place, &[], &script);
     assert_eq!(stdout(&output), "\ntext\n", "{}", stderr(&output));
+    let mut command = selvedge();
+    command
+        .args(["run", "--store", socket(&place), "--at", place.dir_str()])
+        .arg("--library")
+        .arg(library())
+        .arg("--")
+        .arg(tools.path().join("p"))
+        .current_dir(tools.path());
+    let output = command.output().unwrap();
+    assert_eq!(
+        stdout(&output),
+        "\n",
+        "the first program: {}",
+        stderr(&output)
+    );
     end(&place, server);
 }
 
