@@ -109,6 +109,7 @@ pub(crate) fn serve(socket: &OwnedFd, shared: &Shared) {
             match receive(socket) {
                 Ok(Some(request)) => answer(&mut all, request),
                 Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
         }
@@ -130,7 +131,7 @@ fn can_receive(socket: &OwnedFd, has_files: bool) -> bool {
     poll(&mut place, has_files.then_some(&limit)) == Ok(1)
 }
 
-/// Receives a request. `None` for a message that is none; an error at the end.
+/// Receives a request. Returns `None` for other messages, and an error at the end.
 fn receive(socket: &OwnedFd) -> std::io::Result<Option<Request>> {
     let mut bytes = [0; size_of::<Message>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2), ScmCredentials(1))];

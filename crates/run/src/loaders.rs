@@ -14,7 +14,7 @@ pub(crate) enum Loads {
     Other,
 }
 
-/// Bytes of a program that are looked at. The kernel reads as much of a script.
+/// Bytes of a program that are looked at. The kernel reads fewer of a script.
 const HEAD: usize = 4096;
 /// Scripts whose interpreter is a script, as in the kernel.
 const DEPTH: u32 = 4;
@@ -52,7 +52,7 @@ fn file_name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// Looks at a program in the format ELF. `None` if it is none.
+/// Looks at a program in the format ELF. Returns `None` for other formats.
 fn of_elf(head: &[u8]) -> Option<Loads> {
     let elf64 = [0x7f, b'E', b'L', b'F', 2, 1];
     let number = |at: usize, bytes: usize| {

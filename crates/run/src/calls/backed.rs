@@ -15,13 +15,16 @@ use super::locks;
 use crate::kernel::{self, Result};
 use crate::own::Descriptor;
 use crate::process::{File, Process};
-use crate::shared::{Backing, Reason};
+use crate::shared::{Backing, Held, Reason};
 use libc::{O_ACCMODE, O_APPEND, O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC, SEEK_SET};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, PoisonError};
 use vfs::{Errno, FileType};
 
-/// The kernel's file of a description, which is opened on the mount if there is none.
+/// Flags of the kernel's file that `fcntl` changes.
+const CHANGING: i32 = O_APPEND | O_NONBLOCK;
+
+/// Returns the kernel's file of a description. Opens it on the mount if there is none.
 pub(crate) fn file_of(process: &Process, file: &File, why: Reason) -> Result<Arc<Descriptor>> {
     if let Some(known) = known(process, file.number) {
         return Ok(known);
@@ -42,16 +45,29 @@ pub(crate) fn file_of(process: &Process, file: &File, why: Reason) -> Result<Arc
     Ok(own)
 }
 
-/// The kernel's file, if the offset of the description is in it.
-pub(crate) fn whole(process: &Process, file: &File) -> Result<Option<Arc<Descriptor>>> {
-    match file.description.backing() {
-        // Without it the offset is unknown.
-        Backing::Whole => match file_of(process, file, Reason::Other) {
-            Ok(own) => Ok(Some(own)),
-            Err(_) => Err(Errno::IO),
-        },
-        Backing::None | Backing::Locks => Ok(None),
+/// The place of the offset of a description.
+pub(crate) enum Offset<'f> {
+    /// The description itself, whose offset nobody else changes meanwhile.
+    Here(Held<'f>),
+    /// The kernel's file.
+    Kernel(Arc<Descriptor>),
+}
+
+/// Finds the offset of a description, which stays in the kernel's file once it is there.
+pub(crate) fn offset<'f>(process: &Process, file: &'f File) -> Result<Offset<'f>> {
+    let held = file.description.offset_lock.lock();
+    if file.description.backing() != Backing::Whole {
+        return Ok(Offset::Here(held));
     }
+    drop(held);
+    // Without the file the offset is unknown.
+    let own = file_of(process, file, Reason::Other).map_err(|_| Errno::IO)?;
+    Ok(Offset::Kernel(own))
+}
+
+/// Sets the flags of the kernel's file that the description has, and that change after the open.
+pub(crate) fn set_flags(own: u32, file: &File) -> Result<()> {
+    kernel::set_flags(own, file.description.flags() & CHANGING as u32)
 }
 
 /// Gets the files that other processes have opened for descriptions of this one.
@@ -164,7 +180,7 @@ fn open(process: &Process, file: &File) -> Result<u32> {
     if flags & O_PATH != 0 {
         return Err(Errno::BADF);
     }
-    let kept = flags & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC);
+    let kept = flags & (O_ACCMODE | O_SYNC | CHANGING);
     locks::on_mount(process, file, &[kept | O_CLOEXEC | O_NOFOLLOW])
 }
 
@@ -187,7 +203,7 @@ fn take_over_offset(process: &Process, file: &File, fd: u32, is_regular: bool) -
     if description.backing() == Backing::Whole || !is_regular {
         return Ok(());
     }
-    kernel::set_flags(fd, description.flags())?;
+    set_flags(fd, file)?;
     kernel::seek(fd, description.offset.load(Relaxed) as i64, SEEK_SET)?;
     description.set_backing(Backing::Whole);
     process.shared.has_backed();

@@ -2,11 +2,11 @@
 
 use super::{Answer, Call, Stop};
 use crate::abi;
-use crate::calls::{backed, data};
+use crate::calls::backed::{self, Offset};
+use crate::calls::data;
 use crate::kernel::{self, Result};
 use crate::memory;
 use crate::process::{File, process};
-use crate::shared::Backing;
 use libc::*;
 use vfs::Errno;
 
@@ -130,17 +130,14 @@ impl Side {
                 let now: u64 = memory::load(self.offset)?;
                 memory::store(self.offset, &(now - bytes))
             }
-            (Some(file), None) if file.description.backing() == Backing::Whole => {
-                match backed::whole(process(), file)? {
-                    Some(own) => kernel::seek(own.0, -(bytes as i64), SEEK_CUR).map(drop),
-                    None => Err(Errno::IO),
+            (Some(file), None) => match backed::offset(process(), file)? {
+                Offset::Kernel(own) => kernel::seek(own.0, -(bytes as i64), SEEK_CUR).map(drop),
+                Offset::Here(_held) => {
+                    let offset = &file.description.offset;
+                    offset.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
+                    Ok(())
                 }
-            }
-            (Some(file), None) => {
-                let offset = &file.description.offset;
-                offset.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
-                Ok(())
-            }
+            },
             (None, None) => Ok(()),
         }
     }

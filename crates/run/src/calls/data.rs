@@ -1,11 +1,11 @@
 //! Contents of files: reads, writes, offsets, lengths.
 
+use super::backed::{self, Offset};
 use super::mapped::OnMount;
-use super::{Answer, Call, backed};
+use super::{Answer, Call};
 use crate::kernel::{self, Result};
 use crate::memory;
 use crate::process::{File, Process};
-use crate::shared::Backing;
 use libc::*;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -69,15 +69,10 @@ fn at_offset(
     match given {
         Some(offset) => run(offset).map(|(_, moved)| moved),
         None => {
-            let mut held = file.description.offset_lock.lock();
-            if file.description.backing() == Backing::Whole {
-                drop(held);
-                if let Some(own) = backed::whole(process, file)? {
-                    return at_own(&OnMount::from(own));
-                }
-                held = file.description.offset_lock.lock();
-            }
-            let _held = held;
+            let _held = match backed::offset(process, file)? {
+                Offset::Here(held) => held,
+                Offset::Kernel(own) => return at_own(&OnMount::from(own)),
+            };
             let (offset, moved) = run(file.description.offset.load(Relaxed))?;
             file.description
                 .offset
@@ -143,8 +138,12 @@ impl<'a> Contents<'a> {
     /// Writes at the end. Returns the offset, too.
     fn append(&self, from: &[u8]) -> Result<(u64, usize)> {
         let (offset, written) = self.fs.append(&self.cx, self.file.ino(), from)?;
-        // A mapping gets the same bytes.
-        if let Some(on_mount) = OnMount::of_mapped(self.process, self.file) {
+        // A mapping gets the same bytes, also one that was made meanwhile.
+        let new = match self.on_mount {
+            Some(_) => None,
+            None => OnMount::of_mapped(self.process, self.file),
+        };
+        if let Some(on_mount) = self.on_mount.as_ref().or(new.as_ref()) {
             on_mount.write(offset, &from[..written])?;
         }
         Ok((offset, written))
@@ -256,15 +255,10 @@ pub(crate) fn seek(call: &Call) -> Answer {
     }
     let fs = file.fs()?;
     let distance = call.args[1] as i64;
-    let mut held = file.description.offset_lock.lock();
-    if file.description.backing() == Backing::Whole {
-        drop(held);
-        if let Some(own) = backed::whole(call.process, &file)? {
-            return Ok(kernel::seek(own.0, distance, call.int(2))?);
-        }
-        held = file.description.offset_lock.lock();
-    }
-    let _held = held;
+    let _held = match backed::offset(call.process, &file)? {
+        Offset::Here(held) => held,
+        Offset::Kernel(own) => return Ok(kernel::seek(own.0, distance, call.int(2))?),
+    };
     let now = file.description.offset.load(Relaxed) as i64;
     let cx = call.process.cx()?;
     let from = |kind| {

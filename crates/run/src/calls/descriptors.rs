@@ -1,5 +1,6 @@
 //! Descriptors: their numbers are the kernel's, which has a placeholder for each.
 
+use super::backed::{self, Offset};
 use super::{Answer, Call, Stop};
 use crate::abi::FD_LIMIT;
 use crate::kernel;
@@ -107,9 +108,10 @@ pub(crate) fn fcntl(call: &Call) -> Answer {
         F_GETFL => Ok(file.description.flags().into()),
         F_SETFL => {
             let flags = file.description.flags() & !SETTABLE | call.args[2] as u32 & SETTABLE;
+            let place = backed::offset(call.process, &file)?;
             file.description.flags.store(flags, Relaxed);
-            if let Some(own) = super::backed::whole(call.process, &file)? {
-                kernel::set_flags(own.0, flags)?;
+            if let Offset::Kernel(own) = place {
+                backed::set_flags(own.0, &file)?;
             }
             Ok(0)
         }

@@ -18,12 +18,12 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
 use vfs::{Errno, Ino};
 
-/// A file on the mount, open with the most that is permitted.
+/// A file on the mount that this process has open.
 pub(crate) struct OnMount(Arc<Descriptor>);
 
 impl OnMount {
-    /// The file on the mount, if the file has a shared mapping. There is none if it has lost its name, or was moved,
-    /// before this process needed it, or if the process may not open it as the descriptor was opened.
+    /// Opens the file on the mount once, if it has a shared mapping. Returns `None` as well if the file lost its name, or was
+    /// moved, before that, or if the process may not open it as the descriptor was opened.
     pub(crate) fn of_mapped(process: &Process, file: &File) -> Option<Self> {
         // A child of `vfork` has descriptors of its own, and the memory of its parent.
         if !process.shared.is_mapped(file.ino()) || process.is_vfork_child() {
