@@ -350,9 +350,15 @@ extern "C" fn answer() {
         "push rdi",
         "push rax",
         "mov rdi, rsp",
-        // The header of the area is never overwritten after the stack was made, so that its reserved
-        // bytes are 0, as xrstor requires.
+        // xrstor requires zeros in the reserved bytes of the header, which xsavec leaves as they are. A
+        // signal whose frame lay here while `rsp` was above the area has left others.
         "sub rsp, {area}",
+        "mov qword ptr [rsp + 528], 0",
+        "mov qword ptr [rsp + 536], 0",
+        "mov qword ptr [rsp + 544], 0",
+        "mov qword ptr [rsp + 552], 0",
+        "mov qword ptr [rsp + 560], 0",
+        "mov qword ptr [rsp + 568], 0",
         "mov eax, {state}",
         "xor edx, edx",
         "xsavec [rsp]",

@@ -262,9 +262,12 @@ static void *writer(void *argument)
     return NULL;
 }
 
+static volatile int started;
+
 static void *interrupted(void *argument)
 {
     char name[] = "busy";
+    started = 1;
     while (!*(volatile int *)argument) {
         int fd = open(name, O_CREAT | O_RDWR, 0600);
         if (fd < 0 || close(fd) != 0)
@@ -293,16 +296,26 @@ static void threads(void)
     SHOW(sigaction(SIGUSR1, NULL, &seen));
     SHOW(seen.sa_handler == on_signal);
     SHOW(seen.sa_flags & SA_SIGINFO);
-    int stop = 0;
-    pthread_create(&threads[0], NULL, interrupted, &stop);
-    for (int n = 0; n < 200; n++) {
-        int before = arrived;
-        pthread_kill(threads[0], SIGUSR1);
-        while (arrived == before)
-            usleep(10);
+    /* Signals that arrive at each moment of a thread's first call, which is longer than the others. */
+    failed = NULL;
+    for (int n = 0; n < 500; n++) {
+        int stop = started = 0;
+        pthread_create(&threads[0], NULL, interrupted, &stop);
+        while (!started)
+            ;
+        for (volatile int m = 0; m < n * 20; m++)
+            ;
+        for (int m = 0; m < 3; m++) {
+            int before = arrived;
+            pthread_kill(threads[0], SIGUSR1);
+            while (arrived == before)
+                usleep(10);
+        }
+        stop = 1;
+        void *one;
+        pthread_join(threads[0], &one);
+        failed = one ? one : failed;
     }
-    stop = 1;
-    pthread_join(threads[0], &failed);
     SHOW(failed != NULL);
     struct stat found;
     SHOW(stat("from-handler", &found));

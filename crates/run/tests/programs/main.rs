@@ -68,7 +68,9 @@ impl Place {
         let mut prepared = Prepared::new(&options).unwrap();
         let status = prepared.command.status().unwrap();
         let finished = Finished {
-            code: status.code().unwrap(),
+            code: status
+                .code()
+                .unwrap_or_else(|| panic!("{status}: {}", fs::read_to_string(&output).unwrap())),
             counts: prepared.end().unwrap(),
         };
         let text = fs::read_to_string(output).unwrap();
