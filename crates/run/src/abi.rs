@@ -64,8 +64,22 @@ pub(crate) static CWD_REACHES: AtomicU32 = AtomicU32::new(0);
 /// The addresses of the functions that get the program's calls, and those of this library.
 static HANDLE: AtomicUsize = AtomicUsize::new(0);
 static HANDLE_OWN: AtomicUsize = AtomicUsize::new(0);
+/// The signals that a thread blocks during a call at most: a fault of a blocked signal ends the process, and probes
+/// rely on them.
+pub(crate) static ALL_BUT_FAULTS: u64 = !(1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1));
 /// Whether the process has had a descriptor of the store.
 pub(crate) static HAS_FILES: AtomicU32 = AtomicU32::new(0);
+
+/// A working directory and an umask (`process::place`).
+#[repr(C)]
+pub(crate) struct Surroundings {
+    /// The working directory in the store, or 0.
+    pub(crate) cwd: AtomicU64,
+    /// Where the working directory is if `cwd` is 0: above the mount point, as the number of bytes of its path
+    /// before the rest; in the mount; or elsewhere, 0.
+    pub(crate) outside: AtomicUsize,
+    pub(crate) umask: AtomicU32,
+}
 
 /// The state of a thread. A child of `vfork` has that of its parent, which waits.
 #[repr(C)]
@@ -86,18 +100,25 @@ pub(crate) struct Thread {
     pub(crate) environment: AtomicU64,
     /// The id of the thread, or 0 if it is unknown yet.
     pub(crate) id: AtomicU32,
-    /// The umask and the working directory of the parent of a child of `vfork`.
-    pub(crate) umask: AtomicU32,
-    pub(crate) cwd: AtomicU64,
+    /// How often an `execve` was made again after signals.
+    pub(crate) attempts: AtomicU32,
+    /// Not 0 while a handler runs on the thread's alternative stack.
+    pub(crate) on_other_stack: AtomicU32,
+    /// The signals that such a handler blocks, while it makes a call.
+    pub(crate) outer_mask: AtomicU64,
+    /// Those of a child of `vfork`.
+    pub(crate) surroundings: Surroundings,
     /// The `siginfo_t` of the signal.
     pub(crate) info: [AtomicU64; 16],
 }
 
 const INSIDE: usize = std::mem::offset_of!(Thread, inside);
-const PENDING: usize = std::mem::offset_of!(Thread, pending);
+pub(crate) const PENDING: usize = std::mem::offset_of!(Thread, pending);
 const STACK: usize = std::mem::offset_of!(Thread, stack);
 const TABLE: usize = std::mem::offset_of!(Thread, fds);
 const MASK: usize = std::mem::offset_of!(Thread, mask);
+const ON_OTHER_STACK: usize = std::mem::offset_of!(Thread, on_other_stack);
+const OUTER_MASK: usize = std::mem::offset_of!(Thread, outer_mask);
 const INFO: usize = std::mem::offset_of!(Thread, info);
 
 global_asm!(
@@ -153,7 +174,8 @@ pub(crate) struct Frame {
     pub(crate) rax: u64,
     /// The arguments, in their order: `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
     pub(crate) args: [u64; 6],
-    /// 1 if `rax` is the result, 0 if the kernel is to execute the call.
+    /// 1 if `rax` is the result, 0 if the kernel is to execute the call, 2 if the handler is to get it again
+    /// after the signal that waits.
     pub(crate) done: u64,
 }
 
@@ -291,6 +313,12 @@ pub(crate) extern "C" fn entry() {
         "70:",
         "cmp ecx, {exit}",
         "jne 9b",
+        // A child of `vfork` has left a table.
+        "cmp qword ptr fs:[r11 + {table}], 0",
+        "je 71f",
+        "call {answer}",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "71:",
         "mov rsi, qword ptr fs:[r11 + {stack}]",
         "test rsi, rsi",
         "je 9b",
@@ -339,6 +367,9 @@ extern "C" fn answer() {
         "test rcx, rcx",
         "je 5f",
         "2:",
+        "cmp dword ptr fs:[r11 + {other}], 0",
+        "jne 8f",
+        "4:",
         "mov dword ptr fs:[r11 + {inside}], 1",
         "mov rsp, rcx",
         "push 0",
@@ -379,9 +410,14 @@ extern "C" fn answer() {
         "pop rbp",
         "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
         "mov dword ptr fs:[r11 + {inside}], 0",
+        "cmp dword ptr fs:[r11 + {other}], 0",
+        "jne 10f",
+        "11:",
         "cmp dword ptr fs:[r11 + {pending}], 0",
         "jne 7f",
         "3:",
+        "test ecx, 2",
+        "jne {again}",
         "bt ecx, 0",
         "ret",
         // The first call of a thread: mmap(0, STACK_BYTES, PROT_READ | PROT_WRITE,
@@ -421,6 +457,52 @@ extern "C" fn answer() {
         "pop rbp",
         "clc",
         "ret",
+        // A handler on the alternative stack makes the call. Away from that stack a signal would start at its
+        // end again, over the handler's frames: signals are blocked meanwhile.
+        "8:",
+        "push rcx",
+        "push rax",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push r10",
+        "xor edi, edi", // SIG_BLOCK
+        "lea rsi, [rip + {all}]",
+        "mov rdx, qword ptr fs:[0]",
+        "lea rdx, [rdx + r11 + {outer}]",
+        "mov r10d, 8",
+        "mov eax, 14", // rt_sigprocmask
+        "syscall",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "pop r10",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "pop rax",
+        "pop rcx",
+        "jmp 4b",
+        "10:",
+        "push rcx",
+        "push rax",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push r10",
+        "mov edi, 2", // SIG_SETMASK
+        "mov rsi, qword ptr fs:[0]",
+        "lea rsi, [rsi + r11 + {outer}]",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "mov eax, 14", // rt_sigprocmask
+        "syscall",
+        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
+        "pop r10",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "pop rax",
+        "pop rcx",
+        "jmp 11b",
         // A signal waited: queue it again, then unblock. Its handler runs inside the last call.
         "7:",
         "push rcx",
@@ -466,6 +548,10 @@ extern "C" fn answer() {
         state = const STATE,
         stack_bytes = const STACK_BYTES,
         handle = sym HANDLE,
+        again = sym answer,
+        other = const ON_OTHER_STACK,
+        outer = const OUTER_MASK,
+        all = sym ALL_BUT_FAULTS,
     )
 }
 
@@ -504,116 +590,4 @@ extern "C" fn within() {
         "ret",
         handle = sym HANDLE_OWN,
     )
-}
-
-/// Executes a system call. The instruction is never replaced.
-#[unsafe(naked)]
-extern "C" fn kernel(_number: u64, _args: *const [u64; 6]) -> i64 {
-    naked_asm!(
-        "mov rax, rdi",
-        "mov r11, rsi",
-        "mov rdi, qword ptr [r11]",
-        "mov rsi, qword ptr [r11 + 8]",
-        "mov rdx, qword ptr [r11 + 16]",
-        "mov r10, qword ptr [r11 + 24]",
-        "mov r8, qword ptr [r11 + 32]",
-        "mov r9, qword ptr [r11 + 40]",
-        ".hidden selvedge_run_syscall",
-        ".globl selvedge_run_syscall",
-        "selvedge_run_syscall:",
-        "syscall",
-        "ret",
-    )
-}
-
-/// Executes a system call, and returns the value that the kernel returns.
-///
-/// # Safety
-/// As for the call itself.
-pub(crate) unsafe fn syscall(number: i64, args: [u64; 6]) -> i64 {
-    kernel(number as u64, &args)
-}
-
-/// The address of the only `syscall` instruction that must stay.
-pub(crate) fn own_instruction() -> usize {
-    label(Label::Syscall)
-}
-
-/// Whether a fault at this address is that of a bad path in [`entry`]. If so, the execution continues at
-/// the address returned.
-pub(crate) fn filter_continues(at: usize) -> Option<usize> {
-    let read = label(Label::Filter)..label(Label::FilterEnd);
-    read.contains(&at).then(|| label(Label::FilterPass))
-}
-
-/// Whether a fault at this address is that of a probe. If so, the execution continues at the address
-/// returned.
-pub(crate) fn probe_continues(at: usize) -> Option<usize> {
-    let probe = label(Label::Probe)..label(Label::ProbeFails);
-    probe.contains(&at).then(|| label(Label::ProbeFails))
-}
-
-#[derive(Clone, Copy)]
-enum Label {
-    Syscall,
-    Filter,
-    FilterEnd,
-    FilterPass,
-    Probe,
-    ProbeFails,
-}
-
-fn label(which: Label) -> usize {
-    unsafe extern "C" {
-        static selvedge_run_syscall: u8;
-        static selvedge_run_filter: u8;
-        static selvedge_run_filter_end: u8;
-        static selvedge_run_filter_pass: u8;
-        static selvedge_run_probe: u8;
-        static selvedge_run_probe_fails: u8;
-    }
-    let address = match which {
-        Label::Syscall => &raw const selvedge_run_syscall,
-        Label::Filter => &raw const selvedge_run_filter,
-        Label::FilterEnd => &raw const selvedge_run_filter_end,
-        Label::FilterPass => &raw const selvedge_run_filter_pass,
-        Label::Probe => &raw const selvedge_run_probe,
-        Label::ProbeFails => &raw const selvedge_run_probe_fails,
-    };
-    address as usize
-}
-
-/// Touches a byte in each page from `start` to before `end`. Returns 0 if one is not accessible.
-#[unsafe(naked)]
-pub(crate) extern "C" fn probe(_start: usize, _end: usize, _write: u32) -> u32 {
-    naked_asm!(
-        "2:",
-        "cmp rdi, rsi",
-        "jae 4f",
-        ".hidden selvedge_run_probe",
-        ".globl selvedge_run_probe",
-        "selvedge_run_probe:",
-        "mov al, byte ptr [rdi]",
-        "test edx, edx",
-        "je 3f",
-        "lock or byte ptr [rdi], 0",
-        "3:",
-        "or rdi, 4095",
-        "inc rdi",
-        "jne 2b",
-        ".hidden selvedge_run_probe_fails",
-        ".globl selvedge_run_probe_fails",
-        "selvedge_run_probe_fails:",
-        "xor eax, eax",
-        "ret",
-        "4:",
-        "mov eax, 1",
-        "ret",
-    )
-}
-
-/// Returns from a signal handler.
-#[unsafe(naked)]
-pub(crate) extern "C" fn restore() {
-    naked_asm!("mov eax, 15", "syscall")
 }

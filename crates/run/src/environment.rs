@@ -5,6 +5,7 @@ use crate::loaders::Loads;
 use crate::process::{Process, Start};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use vfs::Ino;
 
 /// The loader's variable, with the `=`.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD=";
@@ -23,9 +24,18 @@ pub(crate) struct Passed {
     pub(crate) files: Vec<(u32, u32)>,
     dropped: Vec<u32>,
     cwd: u64,
+    /// Descriptors of this library that have the record locks of the process, with the inodes.
+    locks: Vec<(u32, Ino)>,
 }
 
 impl Passed {
+    /// The program has not started.
+    pub(crate) fn stay(&self) {
+        for (fd, _) in &self.locks {
+            let _ = kernel::set_closes_on_exec(*fd, true);
+        }
+    }
+
     /// The program does not load the library, but passes its variables on to others that do. These find descriptors and a
     /// working directory of the kernel. `handed` are those that have become the kernel's; the others fail.
     pub(crate) fn leave_to_kernel(&mut self, process: &Process, handed: &[u32]) {
@@ -43,22 +53,34 @@ impl Passed {
 pub(crate) fn passed(process: &Process) -> Result<Passed> {
     let all: Vec<(u32, u32)> = process.files().collect();
     let mut files = Vec::new();
+    let is_child = process.is_vfork_child();
     for (fd, number) in &all {
-        if !kernel::closes_on_exec(*fd)? {
+        // Another thread may have closed it after it was noted for a child of `vfork`, and before the kernel
+        // copied the descriptors.
+        let stays = kernel::closes_on_exec(*fd) == Ok(false);
+        if stays && (!is_child || process.is_placeholder(*fd)) {
             files.push((*fd, *number));
         }
     }
     let kept: BTreeSet<u32> = files.iter().map(|(_, number)| *number).collect();
     let used: BTreeSet<u32> = all.iter().map(|(_, number)| *number).collect();
-    let dropped = match process.is_vfork_child() {
+    let dropped = match is_child {
         true => Vec::new(), // they are the parent's
         false => used.difference(&kept).copied().collect(),
     };
     let cwd = process.cwd().map_or(0, |ino| ino.0);
+    let locks = match is_child {
+        true => Vec::new(),
+        false => process.record_locks(),
+    };
+    for (fd, _) in &locks {
+        kernel::set_closes_on_exec(*fd, false)?;
+    }
     Ok(Passed {
         files,
         dropped,
         cwd,
+        locks,
     })
 }
 
@@ -93,6 +115,9 @@ pub(crate) fn strings(
     for number in &passed.dropped {
         let _ = write!(state, " -{number}");
     }
+    for (fd, ino) in &passed.locks {
+        let _ = write!(state, " {fd}={ino}");
+    }
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value, b"\0"].concat();
     vec![
         [PRELOAD.as_bytes(), &libraries, b"\0"].concat(),
@@ -122,12 +147,14 @@ pub(crate) fn start() -> Option<(Start, Vec<u32>)> {
         custodian,
         cwd,
         files: Vec::new(),
+        locks: Vec::new(),
     };
     let mut dropped = Vec::new();
     for word in words {
-        match word.split_once(':') {
-            Some((fd, number)) => start.files.push((fd.parse().ok()?, number.parse().ok()?)),
-            None => dropped.push(word.strip_prefix('-')?.parse().ok()?),
+        match (word.split_once(':'), word.split_once('=')) {
+            (Some((fd, number)), _) => start.files.push((fd.parse().ok()?, number.parse().ok()?)),
+            (_, Some((fd, ino))) => start.locks.push((fd.parse().ok()?, Ino(ino.parse().ok()?))),
+            _ => dropped.push(word.strip_prefix('-')?.parse().ok()?),
         }
     }
     Some((start, dropped))

@@ -1,7 +1,7 @@
 //! `execve`: the new program gets this library, the descriptors that stay open, and the working directory.
 
-use crate::abi::thread;
-use crate::calls::{Answer, At, Call, Resolved, backed};
+use crate::abi::{ALL_BUT_FAULTS, thread};
+use crate::calls::{Answer, At, Call, Resolved, Stop, backed};
 use crate::environment::{self, Passed};
 use crate::kernel::{self, Result};
 use crate::loaders::{self, Loads};
@@ -62,10 +62,34 @@ pub(crate) fn execute(call: &Call) -> Answer {
     // If it succeeds, a parent that waits in `vfork` continues with this thread's state.
     let inside = u32::from(!process.is_vfork_child());
     thread().inside.store(inside, Relaxed);
-    let failed = call.with(args);
+    let failed = start_program(call, args);
     thread().inside.store(1, Relaxed);
+    passed.stay();
     more.iter().for_each(|number| process.give_up(*number));
-    Ok(failed?)
+    failed
+}
+
+/// The kernel executes the call, unless a signal waits: the new program would lose it, and would have all signals
+/// blocked. Signals that arrive faster than a call can be prepared are lost in the end.
+fn start_program(call: &Call, args: [u64; 6]) -> Answer {
+    const ATTEMPTS: u32 = 100;
+    let thread = thread();
+    let attempts = &thread.attempts;
+    let on_other_stack = thread.on_other_stack.load(Relaxed) != 0;
+    if on_other_stack {
+        kernel::set_signal_mask(thread.outer_mask.load(Relaxed));
+    }
+    let done = match attempts.fetch_add(1, Relaxed) {
+        ATTEMPTS.. => call.with(args).map_err(Stop::Errno),
+        _ => call.waiting(args),
+    };
+    if on_other_stack {
+        kernel::set_signal_mask(ALL_BUT_FAULTS);
+    }
+    if !matches!(done, Err(Stop::Again)) {
+        attempts.store(0, Relaxed);
+    }
+    done
 }
 
 /// Looks at the program of a call, which the kernel finds by these arguments.

@@ -3,12 +3,13 @@
 //! - A child with a copy of the memory gets a connection of its own. No other thread is inside this library
 //!   while the memory is copied.
 //! - A child of `vfork`, as `posix_spawn` makes it, shares the memory but not the descriptors. It gets a
-//!   table of descriptors of its own, which its parent drops when it continues.
+//!   table of descriptors of its own, which its parent drops when it continues. If the process has no
+//!   connection and the store is not mounted, the child gets a copy of the memory.
 //! - A thread shares everything.
 
 use crate::calls::{Answer, Call, Stop};
 use crate::heap::Heap;
-use crate::memory;
+use crate::{kernel, memory, raw, signals};
 use libc::{
     CLONE_THREAD, CLONE_VFORK, CLONE_VM, SIGCHLD, SYS_clone, SYS_clone3, SYS_fork, SYS_vfork,
 };
@@ -18,7 +19,7 @@ use std::sync::PoisonError;
 fn arguments(call: &Call) -> crate::kernel::Result<(u64, u64)> {
     match call.number {
         SYS_fork => Ok((SIGCHLD as u64, 0)),
-        SYS_vfork => Ok(((CLONE_VM | CLONE_VFORK) as u64, 0)),
+        SYS_vfork => Ok(((CLONE_VM | CLONE_VFORK | SIGCHLD) as u64, 0)),
         SYS_clone => Ok((call.args[0], call.args[1])),
         SYS_clone3 => Ok((
             memory::load(call.args[0])?,
@@ -33,25 +34,50 @@ pub(crate) fn fork(call: &Call) -> Answer {
     let (flags, stack) = arguments(call)?;
     let has = |flag: i32| flags & flag as u64 != 0;
     let process = call.process;
-    if has(CLONE_VM) {
-        if has(CLONE_VFORK) && !has(CLONE_THREAD) && !process.is_vfork_child() {
-            process.send();
-            process.before_vfork()?;
-        }
-        return Err(Stop::Kernel);
+    if !has(CLONE_VM) {
+        return copy(call, flags, stack);
     }
+    if has(CLONE_VFORK) && !has(CLONE_THREAD) && !process.is_vfork_child() {
+        if !process.can_share_memory() {
+            return copy(call, flags & !(CLONE_VM as u64), stack);
+        }
+        process.send();
+        process.before_vfork()?;
+    }
+    Err(Stop::Kernel)
+}
+
+/// Makes a child with a copy of the memory.
+fn copy(call: &Call, flags: u64, stack: u64) -> Answer {
+    let process = call.process;
     process.send();
     let _alone = process.gate.write().unwrap_or_else(PoisonError::into_inner);
     process.share_with_child();
+    let (number, mut args) = (call.number, call.args);
+    let (number, args) = match number {
+        SYS_clone3 => {
+            memory::store(args[0], &flags)?;
+            (number, args)
+        }
+        SYS_clone => {
+            args[0] = flags;
+            (number, args)
+        }
+        _ => (SYS_clone, [flags, 0, 0, 0, 0, 0]),
+    };
     if stack != 0 {
-        return Err(Stop::Kernel); // the child starts elsewhere, and is noticed at its first call
+        return Err(Stop::With(args)); // the child starts elsewhere, and is noticed at its first call
     }
     let child = {
         let _paused = Heap::pause();
-        call.pass()
+        // SAFETY: the program makes a child that continues here, on a copy of this stack.
+        kernel::result(unsafe { raw::syscall(number, args) })
     };
     match child {
-        Ok(0) => process.become_child(),
+        Ok(0) => {
+            signals::forget();
+            process.become_child();
+        }
         Ok(_) => {}
         Err(_) => process.no_child(),
     }

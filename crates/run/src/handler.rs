@@ -7,8 +7,9 @@
 //! | `mmap` of a private mapping | this process: a copy of the contents |
 //! | on the contents of a file that has a shared mapping | the mount (`calls::mapped`) |
 //! | `mmap` of a shared mapping, `execve`, locks, `inotify_add_watch`, `name_to_handle_at`, named pipes, devices and sockets | the mount of the store at the same path, if there is one |
+//! | `sendmsg` of a descriptor of the store | the kernel, with a descriptor of the mount |
 //! | `ioctl` on a file of the store | `ENOTTY` |
-//! | `io_uring_setup` | `ENOSYS`, since its requests are not system calls |
+//! | `io_uring_setup`, `io_setup` | `ENOSYS`, since their requests are not system calls on files |
 //! | all others | the kernel |
 
 use crate::abi::{
@@ -149,6 +150,9 @@ const TABLE: &[(u8, &[i64])] = &[
             SYS_setfsuid,
             SYS_setfsgid,
             SYS_io_uring_setup,
+            SYS_io_setup,
+            SYS_sendmsg,
+            SYS_sync,
         ],
     ),
     (EXIT, &[SYS_exit]),
@@ -186,19 +190,45 @@ pub(crate) fn is_of_interest(number: u16) -> bool {
 
 /// Answers a call of the program.
 extern "C" fn handle(frame: &mut Frame) {
+    let _errno = Errno::keep();
     let process = process();
     process.notice_fork();
     process.after_vfork();
+    let _stack = (abi::thread().on_other_stack.load(Relaxed) != 0).then(kernel::OneStack::new);
     calls::backed::pick_up(process);
     let call = Call {
         process,
         number: frame.rax as i64,
         args: frame.args,
     };
-    match answer(&call) {
+    let answered = match answer(&call) {
+        Err(Stop::Waits(wait)) => call.waiting(wait.args),
+        answered => answered,
+    };
+    match answered {
         Ok(value) => frame.finish(value),
         Err(Stop::Errno(errno)) => frame.finish(kernel::encode(Err(errno))),
-        Err(Stop::Kernel) => {}
+        Err(Stop::With(args)) => frame.args = args,
+        Err(Stop::Again) => frame.done = 2,
+        Err(Stop::Kernel | Stop::Waits(_)) => {}
+    }
+}
+
+/// Libc's `errno` of the thread, which a system call does not change: `readdir` and others tell an error from the end
+/// by it. The code of the backend changes it.
+struct Errno(c_int);
+
+impl Errno {
+    fn keep() -> Self {
+        // SAFETY: the address is that of a variable of this thread.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as in `keep`.
+        unsafe { *libc::__errno_location() = self.0 };
     }
 }
 
@@ -223,7 +253,7 @@ fn answer(call: &Call) -> calls::Answer {
         // A child of `vfork` shares the memory, but not the kernel's handlers.
         SYS_rt_sigaction if call.process.is_vfork_child() => Err(Stop::Kernel),
         SYS_rt_sigaction => Ok(crate::signals::set_action(&call.args)?),
-        SYS_io_uring_setup => Err(Stop::Errno(vfs::Errno::NOSYS)),
+        SYS_io_uring_setup | SYS_io_setup => Err(Stop::Errno(vfs::Errno::NOSYS)),
         SYS_flock => calls::locks::flock(call),
         SYS_fcntl => calls::descriptors::fcntl(call),
         SYS_sendfile | SYS_copy_file_range | SYS_splice => calls::copies::copy(call),
@@ -276,8 +306,17 @@ fn by_the_store(call: &Call) -> calls::Answer {
         SYS_setuid | SYS_setgid | SYS_setreuid | SYS_setregid | SYS_setresuid | SYS_setresgid
         | SYS_setgroups | SYS_setfsuid | SYS_setfsgid => {
             let done = call.pass()?;
-            call.process.forget_credentials();
+            match call.number {
+                SYS_setfsuid | SYS_setfsgid => call.process.separate_users(), // of this thread only
+                _ => call.process.forget_credentials(),
+            }
             Ok(done)
+        }
+        SYS_sendmsg => descriptors::send(call),
+        SYS_sync => {
+            // Nobody learns of an error, as in the kernel.
+            let _ = call.process.connected().map(|fs| fs.sync());
+            Err(Stop::Kernel)
         }
         _ => Err(Stop::Kernel),
     }

@@ -2,7 +2,7 @@
 //!
 //! Each function passes numbers, or memory that outlives the call.
 
-use crate::abi::syscall;
+use crate::raw::syscall;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::Errno;
@@ -38,6 +38,16 @@ pub(crate) fn duplicate(fd: u32, from: u32, close_on_exec: bool) -> Result<u32> 
     };
     let args = [fd.into(), command as u64, from.into(), 0, 0, 0];
     plain(libc::SYS_fcntl, args).map(|fd| fd as u32)
+}
+
+/// Sets whether the descriptor is closed at `execve`.
+pub(crate) fn set_closes_on_exec(fd: u32, closes: bool) -> Result<()> {
+    let flags = if closes { libc::FD_CLOEXEC as u64 } else { 0 };
+    plain(
+        libc::SYS_fcntl,
+        [fd.into(), libc::F_SETFD as u64, flags, 0, 0, 0],
+    )
+    .map(drop)
 }
 
 /// Whether the descriptor is closed at `execve`.
@@ -84,25 +94,31 @@ pub(crate) fn truncate(path: &CStr, size: u64) -> Result<()> {
     result(unsafe { syscall(libc::SYS_truncate, args) }).map(drop)
 }
 
-/// The device and inode number of a file of the kernel; with `None`, of the descriptor.
-pub(crate) fn device_and_inode(path: Option<&CStr>, fd: i32) -> Result<(u64, u64)> {
+/// The device and inode number of the kernel's file of a descriptor.
+pub(crate) fn device_and_inode(fd: u32) -> Result<(u64, u64)> {
     // SAFETY: all bits 0 is a valid value of the structure.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let (path, flags) = match path {
-        Some(path) => (path, 0),
-        None => (c"", libc::AT_EMPTY_PATH),
-    };
+    let args = [fd.into(), &raw mut stat as u64, 0, 0, 0, 0];
+    // SAFETY: the kernel writes a `stat`.
+    result(unsafe { syscall(libc::SYS_fstat, args) })?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// The device number of a file of the kernel. A server of FUSE is not asked.
+pub(crate) fn device(path: &CStr) -> Result<u64> {
+    // SAFETY: all bits 0 is a valid value of the structure.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
     let args = [
-        fd as u64,
+        libc::AT_FDCWD as u64,
         path.as_ptr() as u64,
+        libc::AT_STATX_DONT_SYNC as u64,
+        libc::STATX_TYPE.into(),
         &raw mut stat as u64,
-        flags as u64,
-        0,
         0,
     ];
-    // SAFETY: the path ends with 0; the kernel writes a `stat`.
-    result(unsafe { syscall(libc::SYS_newfstatat, args) })?;
-    Ok((stat.st_dev, stat.st_ino))
+    // SAFETY: the path ends with 0; the kernel writes a `statx`.
+    result(unsafe { syscall(libc::SYS_statx, args) })?;
+    Ok(libc::makedev(stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 /// Changes the kernel's working directory.
@@ -328,13 +344,16 @@ pub(crate) fn raise(signal: i32) {
     let _ = plain(libc::SYS_tgkill, args);
 }
 
-/// The effective or the real ids of user and group, and the supplementary groups.
+/// The ids of user and group, and the supplementary groups: the real ones, or those for access to files.
 pub(crate) fn credentials(is_real: bool) -> Result<(u32, u32, Vec<u32>)> {
+    // No user has the id -1, so that these calls only return the present one.
+    const NOBODY: u64 = u32::MAX as u64;
     let (user, group) = match is_real {
         true => (libc::SYS_getuid, libc::SYS_getgid),
-        false => (libc::SYS_geteuid, libc::SYS_getegid),
+        false => (libc::SYS_setfsuid, libc::SYS_setfsgid),
     };
-    let (user, group) = (plain(user, [0; 6])?, plain(group, [0; 6])?);
+    let unchanged = [NOBODY, 0, 0, 0, 0, 0];
+    let (user, group) = (plain(user, unchanged)?, plain(group, unchanged)?);
     let mut groups = vec![0_u32; plain(libc::SYS_getgroups, [0; 6])? as usize];
     let args = [groups.len() as u64, groups.as_mut_ptr() as u64, 0, 0, 0, 0];
     // SAFETY: the kernel writes at most that many ids.
@@ -375,32 +394,60 @@ pub(crate) fn wake(word: &std::sync::atomic::AtomicU32) {
     unsafe { syscall(libc::SYS_futex, args) };
 }
 
-/// Blocks all signals while it lives.
+/// Sets the signals that the thread blocks, and returns those that it blocked.
+pub(crate) fn set_signal_mask(mask: u64) -> u64 {
+    let mut old = 0_u64;
+    let args = [
+        libc::SIG_SETMASK as u64,
+        &raw const mask as u64,
+        &raw mut old as u64,
+        8,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel reads one mask and writes the other, of 8 bytes each.
+    unsafe { syscall(libc::SYS_rt_sigprocmask, args) };
+    old
+}
+
+/// Blocks signals while it lives, except the two that libc uses between threads.
 pub(crate) struct Quiet(u64);
 
 impl Quiet {
     pub(crate) fn new() -> Self {
-        Self(Self::set(u64::MAX))
-    }
-
-    fn set(mask: u64) -> u64 {
-        let mut old = 0_u64;
-        let args = [
-            libc::SIG_SETMASK as u64,
-            &raw const mask as u64,
-            &raw mut old as u64,
-            8,
-            0,
-            0,
-        ];
-        // SAFETY: the kernel reads one mask and writes the other, of 8 bytes each.
-        unsafe { syscall(libc::SYS_rt_sigprocmask, args) };
-        old
+        Self(set_signal_mask(!(1 << 31 | 1 << 32)))
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        Self::set(self.0);
+        set_signal_mask(self.0);
+    }
+}
+
+/// Takes the alternative stack of the thread away while it lives.
+pub(crate) struct OneStack(libc::stack_t);
+
+impl OneStack {
+    /// The caller does not run on the alternative stack.
+    pub(crate) fn new() -> Self {
+        let none = libc::stack_t {
+            ss_sp: std::ptr::null_mut(),
+            ss_flags: libc::SS_DISABLE,
+            ss_size: 0,
+        };
+        let mut old = none;
+        let args = [&raw const none as u64, &raw mut old as u64, 0, 0, 0, 0];
+        // SAFETY: the kernel reads one value and writes the other.
+        unsafe { syscall(libc::SYS_sigaltstack, args) };
+        Self(old)
+    }
+}
+
+impl Drop for OneStack {
+    fn drop(&mut self) {
+        let args = [&raw const self.0 as u64, 0, 0, 0, 0, 0];
+        // SAFETY: the stack is the one that the program has set.
+        unsafe { syscall(libc::SYS_sigaltstack, args) };
     }
 }

@@ -34,6 +34,9 @@
 //! - A shared mapping shows the writes of processes of the same run, and of others by the same mount. If a file loses its
 //!   name, or is moved to another directory, before a process has used its contents beside the mapping, the mapping does not
 //!   show the writes of this process.
+//! - `sync` sends the changes of its process only.
+//! - Descriptors that `sendmmsg` passes to another process cannot be used there, nor those that `sendmsg` passes of a
+//!   store without a mount, or of a file without a name.
 //! - A limit of the size of files (`RLIMIT_FSIZE`) has no effect.
 //! - Cancelling a thread that waits in a call ends it without unwinding its C++ frames.
 //!
@@ -86,6 +89,7 @@ mod memory;
 mod own;
 mod patch;
 mod process;
+mod raw;
 mod shared;
 mod signals;
 mod sites;

@@ -5,8 +5,8 @@
 //! as it can during one of the kernel. Changed bytes are read or written in either state. Memory that
 //! another thread unmaps ends the process.
 
-use crate::abi::probe;
 use crate::kernel::Result;
+use crate::raw::probe;
 use vfs::Errno;
 
 /// Longest path in bytes, with its 0.

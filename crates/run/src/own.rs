@@ -6,6 +6,7 @@
 use crate::abi::{self, CLASSES, FDS, MAKES, OWN};
 use crate::kernel::{self, Result};
 use crate::memory;
+use crate::raw;
 use libc::{
     CLONE_SETTLS, CLONE_THREAD, F_DUPFD, F_DUPFD_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, SYS_clone,
     SYS_clone3, SYS_close, SYS_dup, SYS_fcntl, SYS_open, SYS_openat, SYS_openat2, SYS_recvmsg,
@@ -94,7 +95,7 @@ pub(crate) fn answer(number: i64, args: &[u64; 6]) -> Option<u64> {
     let duplicates = number == SYS_fcntl && [F_DUPFD, F_DUPFD_CLOEXEC].contains(&(args[1] as i32));
     if makes_descriptor(number) || duplicates {
         // SAFETY: the call is executed as it stands.
-        let made = kernel::result(unsafe { abi::syscall(number, *args) });
+        let made = kernel::result(unsafe { raw::syscall(number, *args) });
         return Some(kernel::encode(
             made.and_then(|fd| keep(fd as u32).map(u64::from)),
         ));
@@ -102,7 +103,7 @@ pub(crate) fn answer(number: i64, args: &[u64; 6]) -> Option<u64> {
     match number {
         SYS_recvmsg => {
             // SAFETY: the call is executed as it stands.
-            let received = kernel::result(unsafe { abi::syscall(number, *args) });
+            let received = kernel::result(unsafe { raw::syscall(number, *args) });
             let kept = received.and_then(|bytes| keep_received(args[1]).map(|()| bytes));
             return Some(kernel::encode(kept));
         }
@@ -123,20 +124,28 @@ pub(crate) fn answer(number: i64, args: &[u64; 6]) -> Option<u64> {
 
 /// Moves the descriptors that came with a message. `header` is the address of the `msghdr`.
 fn keep_received(header: u64) -> Result<()> {
-    let [control, len] = memory::load::<[u64; 2]>(header + offset_of!(msghdr, msg_control) as u64)?;
-    let end = control + len;
-    let mut at = control;
-    while at + HEAD <= end {
-        let [len, kind] = memory::load::<[u64; 2]>(at)?;
-        let next = at + len.max(HEAD);
-        if kind == (SCM_RIGHTS as u64) << 32 | SOL_SOCKET as u64 {
-            for place in (at + HEAD..next.min(end)).step_by(size_of::<u32>()) {
-                memory::store(place, &keep(memory::load(place)?)?)?;
-            }
-        }
-        at = next.next_multiple_of(size_of::<usize>() as u64);
+    for place in descriptors_of(header)? {
+        memory::store(place, &keep(memory::load(place)?)?)?;
     }
     Ok(())
+}
+
+/// The addresses of the descriptors in a message. `header` is the address of the `msghdr`.
+pub(crate) fn descriptors_of(header: u64) -> Result<Vec<u64>> {
+    let [control, len] = memory::load::<[u64; 2]>(header + offset_of!(msghdr, msg_control) as u64)?;
+    let end = control.checked_add(len).ok_or(Errno::FAULT)?;
+    let (mut at, mut places) = (control, Vec::new());
+    while at + HEAD <= end {
+        let [len, kind] = memory::load::<[u64; 2]>(at)?;
+        let next = at.saturating_add(len.max(HEAD));
+        if kind == (SCM_RIGHTS as u64) << 32 | SOL_SOCKET as u64 {
+            places.extend((at + HEAD..next.min(end)).step_by(size_of::<u32>()));
+        }
+        at = next
+            .checked_next_multiple_of(size_of::<usize>() as u64)
+            .unwrap_or(end);
+    }
+    Ok(places)
 }
 
 /// A thread of the backend is inside this library all its life.

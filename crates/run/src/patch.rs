@@ -11,6 +11,7 @@ use crate::abi;
 use crate::handler::is_of_interest;
 use crate::kernel::{self, Result};
 use crate::own;
+use crate::raw;
 use crate::shared::Shared;
 use crate::sites::{self, ANY, JUMP_BYTES, Site};
 use std::ffi::{CStr, c_int, c_void};
@@ -108,7 +109,7 @@ fn build_id(mut notes: &[u8]) -> Option<u64> {
 impl Text {
     /// Whether it is code of this library.
     fn is_own(&self) -> bool {
-        (self.start..self.start + self.bytes).contains(&abi::own_instruction())
+        (self.start..self.start + self.bytes).contains(&raw::own_code())
     }
 
     /// Replaces the instructions whose number is computed or of interest.
@@ -125,7 +126,7 @@ impl Text {
         };
         let wanted = |site: &Site| {
             let at = self.start + site.start as usize + usize::from(site.before);
-            at != abi::own_instruction() && (site.number == ANY || is_of_interest(site.number))
+            !raw::must_stay(at) && (site.number == ANY || is_of_interest(site.number))
         };
         let sites: Vec<Site> = sites.into_iter().filter(wanted).collect();
         match sites.is_empty() {
@@ -183,12 +184,12 @@ impl Text {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let args = [hint as u64, bytes as u64, 3, flags as u64, u64::MAX, 0];
             // SAFETY: a new mapping at an address of the kernel's choice.
-            let at = kernel::result(unsafe { abi::syscall(libc::SYS_mmap, args) })? as usize;
+            let at = kernel::result(unsafe { raw::syscall(libc::SYS_mmap, args) })? as usize;
             if at.abs_diff(self.start) < REACH {
                 return Ok(Some(at));
             }
             // SAFETY: the mapping was made above, and nothing uses it.
-            unsafe { abi::syscall(libc::SYS_munmap, [at as u64, bytes as u64, 0, 0, 0, 0]) };
+            unsafe { raw::syscall(libc::SYS_munmap, [at as u64, bytes as u64, 0, 0, 0, 0]) };
         }
         Ok(None)
     }
@@ -223,5 +224,5 @@ fn distance(from: usize, to: usize) -> [u8; 4] {
 fn protect(start: usize, bytes: usize, protection: c_int) -> Result<()> {
     let args = [start as u64, bytes as u64, protection as u64, 0, 0, 0];
     // SAFETY: the memory is an island, or code that stays executable while it is written.
-    kernel::result(unsafe { abi::syscall(libc::SYS_mprotect, args) }).map(drop)
+    kernel::result(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
 }

@@ -208,7 +208,7 @@ impl Shared {
             0,
         ];
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = kernel::result(unsafe { crate::abi::syscall(libc::SYS_mmap, args) })?;
+        let address = kernel::result(unsafe { crate::raw::syscall(libc::SYS_mmap, args) })?;
         // SAFETY: the mapping has the size of the structure, is never unmapped, and all fields are
         // atomics, which other processes may change.
         Ok(unsafe { &*(address as *const Self) })

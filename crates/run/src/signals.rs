@@ -9,17 +9,26 @@
 //! 3. A fault while this library reads memory of the program becomes `EFAULT`. Every other fault has the
 //!    effect that the program has chosen.
 //!
+//! 4. A call that waits in the kernel ends when a signal arrives, and is repeated after the handler, if the
+//!    handler has `SA_RESTART`. So is `execve`: the new program gets the signal mask of the old one.
+//! 5. While a handler on an alternative stack makes a call, the thread has no alternative stack: the kernel
+//!    would put the next frame over that of the handler.
+//!
 //! A call costs nothing for this: only the program's own `rt_sigaction` differs.
 
 use crate::abi::{self, Thread, thread};
 use crate::kernel::{self, Result};
 use crate::memory;
+use crate::raw;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::Errno;
 
 /// Signals that the kernel has, plus one.
 const SIGNALS: usize = 65;
+/// The signal by which libc changes the user in all threads. It waits for their handlers, also for those of
+/// the backend's threads, which are always inside this library. The handler only makes a system call.
+const SETXID: c_int = 33;
 const RESTORER: u64 = 0x0400_0000;
 const SIG_DFL: u64 = libc::SIG_DFL as u64;
 const SIG_IGN: u64 = libc::SIG_IGN as u64;
@@ -40,7 +49,7 @@ fn kernel_action(signal: u64, new: Option<&Action>) -> Result<Action> {
     let args = [signal, new, &raw mut old as u64, 8, 0, 0];
     // SAFETY: the kernel reads and writes actions of this layout. The handlers are the program's own, and
     // `on_signal`, which is a handler.
-    kernel::result(unsafe { abi::syscall(libc::SYS_rt_sigaction, args) })?;
+    kernel::result(unsafe { raw::syscall(libc::SYS_rt_sigaction, args) })?;
     Ok(old)
 }
 
@@ -54,7 +63,7 @@ pub(crate) fn start() -> Result<()> {
         let flags = libc::SA_SIGINFO as u64 | libc::SA_ONSTACK as u64 | RESTORER;
         let old = kernel_action(
             signal as u64,
-            Some(&[handler(), flags, abi::restore as *const () as u64, 0]),
+            Some(&[handler(), flags, raw::restore as *const () as u64, u64::MAX]),
         )?;
         keep(signal as u64, &old);
     }
@@ -89,10 +98,11 @@ pub(crate) fn set_action(args: &[u64; 6]) -> Result<u64> {
             let flags =
                 (flags | libc::SA_SIGINFO as u64) & !(libc::SA_RESETHAND as u64 & 0xffff_ffff);
             let restorer = if restorer == 0 {
-                abi::restore as *const () as u64
+                raw::restore as *const () as u64
             } else {
                 restorer
             };
+            let mask = if is_fault(signal) { u64::MAX } else { mask };
             [handler(), flags | RESTORER, restorer, mask]
         }
     });
@@ -114,16 +124,51 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let number = signal as u64;
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     if is_fault(number) && info.si_code > 0 {
-        let continues = abi::filter_continues(*at as usize).or(abi::probe_continues(*at as usize));
+        let continues = raw::filter_continues(*at as usize).or(raw::probe_continues(*at as usize));
         if let Some(next) = continues {
             *at = next as i64;
             return;
         }
-    } else if thread().inside.load(Relaxed) != 0 {
+        unblock(number, mask_of(context));
+    } else if must_wait(signal) {
+        if let Some(next) = raw::wait_continues(*at as usize) {
+            *at = next as i64;
+        }
         defer(thread(), signal, info, context);
         return;
     }
     deliver(signal, info, context);
+}
+
+/// The signals that were blocked before this handler.
+fn mask_of(context: &mut libc::ucontext_t) -> &mut u64 {
+    // SAFETY: the kernel's mask is the first 8 bytes of the `sigset_t`, which is aligned to words.
+    unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() }
+}
+
+/// Blocks the signals that the program's handler of a fault blocks. Until here all were, so that none is kept
+/// with the mask of a handler.
+fn unblock(signal: u64, before: &u64) {
+    let [_, flags, _, mask] = kept(signal);
+    let own = match flags & libc::SA_NODEFER as u64 {
+        0 => 1 << (signal - 1),
+        _ => 0,
+    };
+    kernel::set_signal_mask(before | mask | own);
+}
+
+/// Whether the signal waits for the end of the thread's call. One can wait: after it, only faults arrive.
+fn must_wait(signal: c_int) -> bool {
+    let thread = thread();
+    thread.inside.load(Relaxed) != 0 && thread.pending.load(Relaxed) == 0 && signal != SETXID
+}
+
+/// Forgets the signal that waits, in the child of a fork: it is the parent's.
+pub(crate) fn forget() {
+    let thread = thread();
+    if thread.pending.swap(0, Relaxed) != 0 {
+        kernel::set_signal_mask(thread.mask.load(Relaxed));
+    }
 }
 
 /// Keeps the signal until the call of the thread ends.
@@ -133,13 +178,16 @@ fn defer(thread: &Thread, signal: c_int, info: &libc::siginfo_t, context: &mut l
         // SAFETY: a `siginfo_t` has 128 bytes, 16 words, and is aligned to words.
         word.store(unsafe { *words.add(n) }, Relaxed);
     }
-    let mask = (&raw mut context.uc_sigmask).cast::<u64>();
-    // SAFETY: the kernel's mask is the first 8 bytes of the `sigset_t`.
-    unsafe {
-        thread.mask.store(*mask, Relaxed);
-        *mask = u64::MAX;
-    }
+    thread.mask.store(*mask_of(context), Relaxed);
+    *mask_of(context) = abi::ALL_BUT_FAULTS;
     thread.pending.store(signal as u32, Relaxed);
+}
+
+/// Whether this handler runs on the alternative stack of the thread.
+fn is_on_other_stack(context: &libc::ucontext_t) -> bool {
+    let (stack, here) = (&context.uc_stack, &raw const *context as usize);
+    let start = stack.ss_sp as usize;
+    stack.ss_flags & libc::SS_DISABLE == 0 && (start..start + stack.ss_size).contains(&here)
 }
 
 /// Has the effect that the program has chosen.
@@ -167,7 +215,11 @@ fn deliver(signal: c_int, info: &libc::siginfo_t, context: &mut libc::ucontext_t
             // SAFETY: the program has named this function as its handler. One of the older kind ignores
             // the further arguments.
             let function: Handler = unsafe { std::mem::transmute(function as usize) };
+            let outer = &thread().on_other_stack;
+            let before = outer.load(Relaxed);
+            outer.store(before | u32::from(is_on_other_stack(context)), Relaxed);
             function(signal, info, context);
+            outer.store(before, Relaxed);
         }
     }
 }

@@ -28,6 +28,7 @@ mod power_cut;
 mod read_only;
 #[cfg(target_arch = "x86_64")]
 mod run;
+mod run_processes;
 mod run_users;
 mod serve;
 mod server;

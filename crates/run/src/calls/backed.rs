@@ -171,7 +171,7 @@ fn inherited(process: &Process, file: &File) -> Option<u32> {
 }
 
 fn is_on_mount(process: &Process, file: &File, fd: u32) -> bool {
-    let found = kernel::device_and_inode(None, fd as i32);
+    let found = kernel::device_and_inode(fd);
     found.is_ok_and(|(device, ino)| Some(device) == process.mounted() && ino == file.ino().0)
 }
 

@@ -1,12 +1,12 @@
 //! Calls that copy between two descriptors.
 
 use super::{Answer, Call, Stop};
-use crate::abi;
 use crate::calls::backed::{self, Offset};
 use crate::calls::data;
 use crate::kernel::{self, Result};
 use crate::memory;
 use crate::process::{File, process};
+use crate::raw;
 use libc::*;
 use vfs::Errno;
 
@@ -54,7 +54,7 @@ pub(crate) fn copy(call: &Call) -> Answer {
             Ok(0) => break,
             Ok(moved) => copied += moved,
             Err(_) if copied > 0 => break,
-            Err(errno) => return Err(errno.into()),
+            Err(stop) => return Err(stop),
         }
         if is_mixed {
             break; // a pipe or a socket may block: the program sees what was moved
@@ -65,7 +65,7 @@ pub(crate) fn copy(call: &Call) -> Answer {
 }
 
 /// Reads once, and writes what was read. Bytes that cannot be written are not consumed.
-fn copy_part(call: &Call, from: &Side, to: &Side, part: &mut [u8]) -> Result<u64> {
+fn copy_part(call: &Call, from: &Side, to: &Side, part: &mut [u8]) -> Answer {
     let start = from.offset()?;
     let read = from.transfer(call, true, part)?;
     if read == 0 {
@@ -89,13 +89,13 @@ impl Side {
     }
 
     /// Reads into the buffer or writes it, at the offset, which advances.
-    fn transfer(&self, call: &Call, is_read: bool, buffer: &mut [u8]) -> Result<u64> {
+    fn transfer(&self, call: &Call, is_read: bool, buffer: &mut [u8]) -> Answer {
         let given = self.offset()?;
         let _calls = self.file.as_ref().map(|_| call.process.gate.read());
         let place = [(buffer.as_mut_ptr() as u64, buffer.len())];
         let moved = match (&self.file, is_read) {
             (Some(file), true) => data::read(call.process, file, &place, given)? as u64,
-            (Some(file), false) => data::write(call.process, file, &place, given)? as u64,
+            (Some(file), false) => data::write(call.process, file, &place, given, 0)? as u64,
             (None, _) => {
                 let (plain, at) = match is_read {
                     true => (SYS_read, SYS_pread64),
@@ -111,7 +111,8 @@ impl Side {
                     0,
                 ];
                 // SAFETY: the kernel reads or writes the buffer.
-                kernel::result(unsafe { abi::syscall(number, args) })?
+                let done = unsafe { raw::syscall_unless_signal(number, args) };
+                kernel::result(done.ok_or(Stop::Again)?)?
             }
         };
         if let Some(offset) = given {

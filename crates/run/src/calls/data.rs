@@ -15,6 +15,9 @@ use vfs::{Ctx, Errno, Fallocate, FileSystem, SeekKind, SetAttr, perm};
 /// Most bytes of one call, as in the kernel.
 const COUNT_MAX: usize = 0x7fff_f000;
 
+/// Most bytes of a buffer that are touched without a look at the size of the file.
+const TOUCHED: usize = 64 << 10;
+
 /// Reads and writes.
 pub(crate) fn transfer(call: &Call) -> Answer {
     let file = call.file(0)?;
@@ -23,10 +26,14 @@ pub(crate) fn transfer(call: &Call) -> Answer {
         SYS_read | SYS_write | SYS_pread64 | SYS_pwrite64 => vec![(address, count as usize)],
         _ => memory::buffers(address, count)?,
     };
+    let flags = match call.number {
+        SYS_preadv2 | SYS_pwritev2 => call.int(5),
+        _ => 0,
+    };
     let given = match call.number {
         SYS_pread64 | SYS_pwrite64 | SYS_preadv | SYS_pwritev => Some(call.args[3] as i64),
         SYS_preadv2 | SYS_pwritev2 => {
-            if call.args[5] & !u64::from((RWF_DSYNC | RWF_SYNC | RWF_HIPRI) as u32) != 0 {
+            if flags & !(RWF_DSYNC | RWF_SYNC | RWF_HIPRI) != 0 {
                 return Err(Errno::OPNOTSUPP.into());
             }
             Some(call.args[3] as i64).filter(|offset| *offset != -1)
@@ -52,6 +59,7 @@ pub(crate) fn transfer(call: &Call) -> Answer {
             &file,
             &buffers,
             given.map(|offset| offset as u64),
+            flags,
         ),
     };
     Ok(moved? as u64)
@@ -167,34 +175,41 @@ pub(crate) fn read(
 ) -> Result<usize> {
     file.may_read()?;
     let contents = Contents::of(process, file)?;
-    let at_own = |own: &OnMount| {
-        let mut moved = 0;
-        for &(address, len) in buffers {
-            let to = memory::bytes_mut(address, len.min(COUNT_MAX - moved))?;
-            let read = own.read_next(to)?;
-            moved += read;
-            if read < len {
-                break;
-            }
-        }
-        Ok(moved)
-    };
+    let at_own = |own: &OnMount| own.read_next(buffers);
     at_offset(process, file, given, at_own, |offset| {
         let mut moved = 0;
         for &(address, len) in buffers {
-            let to = match memory::bytes_mut(address, len.min(COUNT_MAX - moved)) {
-                // At the end of the file nothing is stored.
-                Err(_) if contents.size()? <= offset => break,
-                to => to?,
-            };
-            let read = contents.read(offset + moved as u64, to)?;
-            moved += read;
-            if read < len {
-                break;
+            let at = offset + moved as u64;
+            let read = target(&contents, at, address, len.min(COUNT_MAX - moved))
+                .and_then(|to| contents.read(at, to));
+            match read {
+                Ok(read) if read == len => moved += read,
+                Ok(read) => {
+                    moved += read;
+                    break;
+                }
+                Err(_) if moved > 0 => break,
+                Err(errno) => return Err(errno),
             }
         }
         Ok((offset, moved))
     })
+}
+
+/// The memory for a read at an offset. A part for bytes beyond the end of the file is not touched.
+fn target<'a>(
+    contents: &Contents<'_>,
+    offset: u64,
+    address: u64,
+    len: usize,
+) -> Result<&'a mut [u8]> {
+    if len <= TOUCHED
+        && let Ok(to) = memory::bytes_mut(address, len)
+    {
+        return Ok(to);
+    }
+    let left = contents.size()?.saturating_sub(offset);
+    memory::bytes_mut(address, len.min(usize::try_from(left).unwrap_or(len)))
 }
 
 /// The bytes of all buffers, which are appended at once.
@@ -204,7 +219,11 @@ fn gathered(buffers: &[(u64, usize)]) -> Result<Cow<'static, [u8]>> {
     }
     let mut all = Vec::new();
     for (address, len) in buffers {
-        all.extend(memory::bytes(*address, (*len).min(COUNT_MAX - all.len()))?);
+        match memory::bytes(*address, (*len).min(COUNT_MAX - all.len())) {
+            Ok(bytes) => all.extend(bytes),
+            Err(_) if !all.is_empty() => break,
+            Err(errno) => return Err(errno),
+        }
     }
     Ok(Cow::Owned(all))
 }
@@ -212,11 +231,11 @@ fn gathered(buffers: &[(u64, usize)]) -> Result<Cow<'static, [u8]>> {
 fn write_at(contents: &Contents<'_>, offset: u64, buffers: &[(u64, usize)]) -> Result<usize> {
     let mut moved = 0;
     for &(address, len) in buffers {
-        let from = memory::bytes(address, len.min(COUNT_MAX - moved))?;
-        if from.is_empty() {
+        let from = memory::bytes(address, len.min(COUNT_MAX - moved));
+        if from.is_ok_and(<[u8]>::is_empty) {
             continue;
         }
-        match contents.write(offset + moved as u64, from) {
+        match from.and_then(|from| contents.write(offset + moved as u64, from)) {
             Ok(written) => moved += written,
             Err(_) if moved > 0 => break,
             Err(errno) => return Err(errno),
@@ -231,17 +250,19 @@ pub(crate) fn write(
     file: &File,
     buffers: &[(u64, usize)],
     given: Option<u64>,
+    flags: i32,
 ) -> Result<usize> {
     file.may_write()?;
     let contents = Contents::of(process, file)?;
-    let at_own = |own: &OnMount| own.write_next(&gathered(buffers)?);
+    let at_own = |own: &OnMount| own.write_next(buffers);
     at_offset(process, file, given, at_own, |offset| {
         let (offset, moved) = match file.has(O_APPEND) {
             true => contents.append(&gathered(buffers)?)?,
             false => (offset, write_at(&contents, offset, buffers)?),
         };
-        if file.has(O_DSYNC) && moved > 0 {
-            contents.sync(!file.has(O_SYNC & !O_DSYNC))?;
+        let whole = file.has(O_SYNC & !O_DSYNC) || flags & RWF_SYNC != 0;
+        if moved > 0 && (whole || file.has(O_DSYNC) || flags & RWF_DSYNC != 0) {
+            contents.sync(!whole)?;
         }
         Ok((offset, moved))
     })

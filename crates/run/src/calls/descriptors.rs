@@ -4,7 +4,8 @@ use super::backed::{self, Offset};
 use super::{Answer, Call, Stop};
 use crate::abi::FD_LIMIT;
 use crate::kernel;
-use crate::own::is_own;
+use crate::memory;
+use crate::own::{self, is_own};
 use libc::*;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::Errno;
@@ -45,6 +46,9 @@ fn duplicate_to(call: &Call) -> Answer {
     if old as u32 == new as u32 {
         return Err(Stop::Kernel);
     }
+    if call.number == SYS_dup3 && call.int(2) & !O_CLOEXEC != 0 {
+        return Err(Errno::INVAL.into());
+    }
     if is_own(new) || new as u32 as usize >= FD_LIMIT {
         return Err(Errno::BADF.into());
     }
@@ -65,7 +69,7 @@ fn duplicate_to(call: &Call) -> Answer {
 /// Closes all of a range but the descriptors of this library.
 fn close_range(call: &Call) -> Answer {
     let (first, last, flags) = (call.args[0] as u32, call.args[1] as u32, call.args[2]);
-    if first > last {
+    if first > last || flags & !u64::from(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC) != 0 {
         return Err(Errno::INVAL.into());
     }
     let _alone = call.process.changes_descriptors();
@@ -78,7 +82,7 @@ fn close_range(call: &Call) -> Answer {
         }
     }
     let mut from = first;
-    for own in crate::own::all() {
+    for own in own::all() {
         if (from..=last).contains(&own) {
             if from < own {
                 kernel::close_range(from, own - 1, flags)?;
@@ -90,6 +94,17 @@ fn close_range(call: &Call) -> Answer {
         kernel::close_range(from, last, flags)?;
     }
     Ok(0)
+}
+
+/// `sendmsg`: another process gets descriptors of the mount.
+pub(crate) fn send(call: &Call) -> Answer {
+    for place in own::descriptors_of(call.args[1]).unwrap_or_default() {
+        let fd = memory::load(place)?;
+        if let Some(number) = call.process.number_of(fd) {
+            backed::hand_over(call.process, &[(fd, number)]);
+        }
+    }
+    Err(Stop::Kernel)
 }
 
 /// `fcntl`.

@@ -49,14 +49,14 @@ pub(crate) fn list(call: &Call) -> Answer {
 pub(crate) fn working(call: &Call) -> Answer {
     match call.number {
         SYS_chdir if call.is_ours(At::path(0))? => {
-            let mut is_inside = false;
             let done = call.at(At::path(0), true, |session, found| {
-                is_inside = true;
                 let attr = found.attr()?;
                 enter(call, Node::borrowed(&*session.fs, attr.ino), attr.kind)
             });
-            if done.is_ok() && !is_inside {
+            if let Err(Stop::Waits(wait)) = done {
+                let left = call.waiting(wait.args)?;
                 call.process.set_cwd(None);
+                return Ok(left);
             }
             done
         }

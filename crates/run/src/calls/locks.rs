@@ -5,9 +5,10 @@
 //! a file in a directory for temporary files, which only programs under `selvedge run` of the same user
 //! lock.
 
-use super::{Answer, Call, backed};
-use crate::abi::thread;
+use super::backed::{self, Offset};
+use super::{Answer, Call};
 use crate::kernel::{self, Result};
+use crate::memory;
 use crate::own::Descriptor;
 use crate::process::{File, LockOf, Process};
 use crate::shared::Reason;
@@ -15,8 +16,8 @@ use crate::walk::path_of;
 use libc::*;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Cookie, Errno, FileSystem, Ino};
 
 /// The last number that programs give to a new descriptor by closing another one first.
@@ -26,23 +27,59 @@ const STANDARD: u32 = 2;
 pub(crate) fn flock(call: &Call) -> Answer {
     let file = call.file(0)?;
     let stands = of_description(call.process, &file)?;
-    let attempt = [
-        stands.fd().into(),
-        call.args[1] | LOCK_NB as u64,
-        0,
-        0,
-        0,
-        0,
-    ];
-    let is_patient = call.int(1) & LOCK_NB == 0;
-    Ok(wait_for(is_patient, Errno::WOULDBLOCK, || {
-        call.with(attempt)
-    })?)
+    call.waiting([stands.fd().into(), call.args[1], 0, 0, 0, 0])
+}
+
+/// The kernel's `struct flock`.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Record([u64; 4]);
+
+impl Record {
+    fn kind(self) -> i32 {
+        i32::from(self.0[0] as i16)
+    }
+
+    fn whence(self) -> i32 {
+        i32::from((self.0[0] >> 16) as i16)
+    }
+
+    /// The same bytes, counted from the start of the file.
+    fn absolute(self, process: &Process, file: &File) -> Result<Self> {
+        let base = match self.whence() {
+            SEEK_SET => return Ok(self),
+            SEEK_CUR => match backed::offset(process, file)? {
+                Offset::Here(_held) => file.description.offset.load(Relaxed),
+                Offset::Kernel(own) => kernel::seek(own.0, 0, SEEK_CUR)?,
+            },
+            SEEK_END => file.fs()?.getattr(&*process.cx()?, file.ino())?.size,
+            _ => return Err(Errno::INVAL),
+        };
+        let [words, start, len, pid] = self.0;
+        let start = (base as i64).checked_add(start as i64);
+        let start = start.ok_or(Errno::OVERFLOW)? as u64;
+        Ok(Self([words & !(0xffff << 16), start, len, pid]))
+    }
+
+    /// Whether the descriptor permits the lock.
+    fn is_permitted(self, file: &File) -> Result<()> {
+        match self.kind() {
+            F_RDLCK => file.may_read(),
+            F_WRLCK => file.may_write(),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Record locks.
 pub(crate) fn record(call: &Call, file: &File) -> Answer {
     let command = call.int(1);
+    let given = Record(memory::load(call.args[2])?);
+    let mut record = given.absolute(call.process, file)?;
+    let only_asks = matches!(command, F_GETLK | F_OFD_GETLK);
+    if !only_asks {
+        record.is_permitted(file)?;
+    }
     let stands = match command {
         F_GETLK | F_SETLK | F_SETLKW => Stands::For(standing_for(
             call.process,
@@ -51,14 +88,19 @@ pub(crate) fn record(call: &Call, file: &File) -> Answer {
         )?),
         _ => of_description(call.process, file)?,
     };
-    let fd = stands.fd();
-    let (attempt, is_patient) = match command {
-        F_SETLKW => (F_SETLK, true),
-        F_OFD_SETLKW => (F_OFD_SETLK, true),
-        other => (other, false),
-    };
-    let args = [fd.into(), attempt as u64, call.args[2], 0, 0, 0];
-    Ok(wait_for(is_patient, Errno::AGAIN, || call.with(args))?)
+    let place = &raw mut record.0 as u64;
+    let done = call.waiting([stands.fd().into(), command as u64, place, 0, 0, 0])?;
+    match (only_asks, record.kind()) {
+        (false, _) => {}
+        // Without another lock only the kind changes.
+        (true, F_UNLCK) => {
+            let [words, rest @ ..] = given.0;
+            let [a, b, c] = rest;
+            memory::store(call.args[2], &[words & !0xffff | F_UNLCK as u64, a, b, c])?;
+        }
+        (true, _) => memory::store(call.args[2], &record.0)?,
+    }
+    Ok(done)
 }
 
 /// A descriptor that has the locks.
@@ -91,26 +133,10 @@ fn of_description(process: &Process, file: &File) -> Result<Stands> {
     }
 }
 
-/// Repeats a call that would wait, since a wait in the kernel would hold back the thread's signals.
-fn wait_for(is_patient: bool, busy: Errno, attempt: impl Fn() -> Result<u64>) -> Result<u64> {
-    let never = AtomicU32::new(0);
-    loop {
-        match attempt() {
-            Err(errno) if errno == busy && is_patient => {
-                if thread().pending.load(Relaxed) != 0 {
-                    return Err(Errno::INTR);
-                }
-                kernel::wait(&never, 0, 2_000_000);
-            }
-            done => return done,
-        }
-    }
-}
-
 /// The descriptor of the file that stands for `file`.
 fn standing_for(process: &Process, file: &File, of: LockOf) -> Result<u32> {
     let _calls = process.gate.read();
-    let mut locks = process.locks.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut locks = process.locks_held();
     if let Some(fd) = locks.get(&of) {
         return Ok(*fd);
     }
@@ -130,7 +156,7 @@ fn standing_for(process: &Process, file: &File, of: LockOf) -> Result<u32> {
 
 /// Makes a descriptor of the file one of this library.
 pub(crate) fn keep(process: &Process, file: &File, fd: u32) -> Result<u32> {
-    let locks = process.locks.lock().unwrap_or_else(PoisonError::into_inner);
+    let locks = process.locks_held();
     keep_beside(&locks, file, fd)
 }
 
@@ -199,7 +225,7 @@ pub(crate) fn on_mount(process: &Process, file: &File, all: &[i32]) -> Result<u3
         }
     }
     let fd = opened?;
-    match kernel::device_and_inode(None, fd as i32) {
+    match kernel::device_and_inode(fd) {
         Ok((_, ino)) if ino == file.ino().0 => Ok(fd),
         _ => {
             kernel::close(fd)?;

@@ -5,14 +5,14 @@
 //! such a file on the mount: a mapping shows what a call has written, and a call sees what was stored in a mapping.
 
 use super::{Session, locks};
-use crate::abi;
 use crate::kernel::{self, Result};
 use crate::own::Descriptor;
 use crate::process::{File, Process, open_flags};
+use crate::raw;
 use crate::shared::Reason;
 use libc::{
-    SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate, SYS_pread64, SYS_pwrite64, SYS_read,
-    SYS_write,
+    SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate, SYS_pread64, SYS_pwrite64, SYS_readv,
+    SYS_writev,
 };
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
@@ -68,15 +68,20 @@ impl From<Arc<Descriptor>> for OnMount {
 
 impl OnMount {
     /// Reads at the offset of the kernel's file, which advances.
-    pub(crate) fn read_next(&self, to: &mut [u8]) -> Result<usize> {
-        let args = [to.as_mut_ptr() as u64, to.len() as u64, 0, 0, 0];
-        self.call(SYS_read, args).map(|read| read as usize)
+    pub(crate) fn read_next(&self, buffers: &[(u64, usize)]) -> Result<usize> {
+        self.on_buffers(SYS_readv, buffers)
     }
 
     /// Writes at the offset of the kernel's file, which advances, or at its end.
-    pub(crate) fn write_next(&self, from: &[u8]) -> Result<usize> {
-        let args = [from.as_ptr() as u64, from.len() as u64, 0, 0, 0];
-        self.call(SYS_write, args).map(|written| written as usize)
+    pub(crate) fn write_next(&self, buffers: &[(u64, usize)]) -> Result<usize> {
+        self.on_buffers(SYS_writev, buffers)
+    }
+
+    /// The kernel checks the buffers, which are the program's.
+    fn on_buffers(&self, number: i64, buffers: &[(u64, usize)]) -> Result<usize> {
+        let parts: Vec<[u64; 2]> = buffers.iter().map(|(at, len)| [*at, *len as u64]).collect();
+        let args = [parts.as_ptr() as u64, parts.len() as u64, 0, 0, 0];
+        self.call(number, args).map(|moved| moved as usize)
     }
 
     /// Reads at an offset.
@@ -113,9 +118,9 @@ impl OnMount {
     /// program's call.
     fn call(&self, number: i64, [a, b, c, d, e]: [u64; 5]) -> Result<u64> {
         loop {
-            // SAFETY: the callers pass numbers, or the address and the length of a slice.
+            // SAFETY: the callers pass numbers, the address and the length of a slice, or buffers of the program.
             let done =
-                kernel::result(unsafe { abi::syscall(number, [self.0.0.into(), a, b, c, d, e]) });
+                kernel::result(unsafe { raw::syscall(number, [self.0.0.into(), a, b, c, d, e]) });
             if done != Err(Errno::INTR) {
                 return done;
             }

@@ -9,7 +9,6 @@ use crate::kernel;
 use crate::process::{File, LockOf, open_flags};
 use crate::shared::Reason;
 use libc::*;
-use std::sync::PoisonError;
 use vfs::{Errno, OpenFlags};
 
 /// A private mapping of more bytes is made of the file on the mount, if there is one.
@@ -50,7 +49,7 @@ pub(crate) fn map(call: &Call) -> Answer {
     let read = fill(call, &file, offset, to);
     let set = [mapped, len, protection, 0, 0, 0];
     // SAFETY: as above; the protection is that which the program asks for.
-    let protected = kernel::result(unsafe { crate::abi::syscall(SYS_mprotect, set) });
+    let protected = kernel::result(unsafe { crate::raw::syscall(SYS_mprotect, set) });
     read.and(protected)?;
     Ok(mapped)
 }
@@ -60,14 +59,13 @@ pub(crate) fn map(call: &Call) -> Answer {
 fn on_mount(call: &Call, file: &File, is_shared: bool) -> Answer {
     let [address, len, protection, flags, _, offset] = call.args;
     let map = |fd: u32| call.with([address, len, protection, flags, fd.into(), offset]);
-    let locks = &call.process.locks;
-    let locks = locks.lock().unwrap_or_else(PoisonError::into_inner);
+    let locks = call.process.locks_held();
     if let Some(fd) = locks.get(&LockOf::Process(file.ino())) {
         if is_shared && protection & PROT_WRITE as u64 != 0 {
             file.may_write().map_err(|_| Errno::ACCESS)?;
         }
         // The kernel asks for the size: the file may have grown since that open.
-        kernel::device_and_inode(None, *fd as i32)?;
+        kernel::device_and_inode(*fd)?;
         return Ok(map(*fd)?);
     }
     let fd = super::locks::on_mount(call.process, file, &[access(file)])?;

@@ -15,11 +15,11 @@ pub(crate) mod names;
 pub(crate) mod opens;
 pub(crate) mod xattrs;
 
-use crate::abi;
 use crate::kernel::{self, Result};
 use crate::memory;
 use crate::own::is_own;
 use crate::process::{File, Process, Working};
+use crate::raw;
 use crate::shared::Reason;
 use crate::walk::{Found, Place, Walk, path_of};
 use std::ffi::CString;
@@ -36,6 +36,19 @@ pub(crate) enum Stop {
     Errno(Errno),
     /// The kernel executes it as it stands.
     Kernel,
+    /// The kernel executes it with these arguments, of which the program sees later what a call may change.
+    With([u64; 6]),
+    /// The kernel executes it, and may wait. No lock is held meanwhile.
+    Waits(Wait),
+    /// A signal arrived while it waited: it is made again after the handler.
+    Again,
+}
+
+/// The arguments of a call that may wait, and their memory.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    pub(crate) args: [u64; 6],
+    _path: CString,
 }
 
 impl From<Errno> for Stop {
@@ -118,7 +131,24 @@ impl Call {
     /// The kernel executes the call with other arguments.
     pub(crate) fn with(&self, args: [u64; 6]) -> Result<u64> {
         // SAFETY: the call and its memory are the program's, or arguments of the same meaning.
-        kernel::result(unsafe { abi::syscall(self.number, args) })
+        kernel::result(unsafe { raw::syscall(self.number, args) })
+    }
+
+    /// The kernel executes the call with other arguments, and may wait: a signal ends that.
+    pub(crate) fn waiting(&self, args: [u64; 6]) -> Answer {
+        // SAFETY: as in `with`.
+        match unsafe { raw::syscall_unless_signal(self.number, args) } {
+            Some(done) => Ok(kernel::result(done)?),
+            None => Err(Stop::Again),
+        }
+    }
+
+    /// Leaves the call to the kernel, with another path.
+    pub(crate) fn elsewhere(&self, at: At, path: CString) -> Answer {
+        Err(Stop::Waits(Wait {
+            args: self.moved(at, &path),
+            _path: path,
+        }))
     }
 
     /// The file of a descriptor of the store; any other call is the kernel's.
@@ -144,6 +174,9 @@ impl Call {
 
     /// The path of the call and where it starts, unless it cannot be in the store.
     fn start(&self, at: At) -> Result<Option<(Start, Vec<u8>)>> {
+        if self.process.leaves_paths_to_mount() {
+            return Ok(None);
+        }
         let path = memory::path(self.args[at.path])?;
         let dir = at.dir.map_or(libc::AT_FDCWD, |dir| self.int(dir));
         let mount = &self.process.at;
@@ -195,7 +228,7 @@ impl Call {
                 self.process.count(Reason::Answered);
                 run(&session, found)
             }
-            Resolved::Outside(path) => Ok(self.with(self.moved(at, &path))?),
+            Resolved::Outside(path) => self.elsewhere(at, path),
             Resolved::Foreign => Err(Stop::Kernel),
         }
     }

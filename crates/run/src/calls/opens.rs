@@ -96,7 +96,7 @@ fn to_mount(call: &Call, at: At) -> Answer {
         return Err(Errno::NXIO.into());
     }
     call.process.count(Reason::Other);
-    Ok(call.with(call.moved(at, &path))?)
+    call.elsewhere(at, path)
 }
 
 fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {

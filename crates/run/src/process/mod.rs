@@ -11,11 +11,14 @@
 //! alone, so that no lock of this library is taken at that moment.
 
 mod file;
+mod place;
+mod vfork;
 
 pub(crate) use file::{File, open_flags};
+pub(crate) use place::Working;
 
 use crate::Backend;
-use crate::abi::{CWD_REACHES, FD_LIMIT, FDS, HAS_FILES, OWN, thread};
+use crate::abi::{FD_LIMIT, FDS, HAS_FILES, OWN, Surroundings, thread};
 use crate::custody::{Custodian, Id};
 use crate::kernel::{self, Result};
 use crate::own::Descriptor;
@@ -23,7 +26,7 @@ use crate::shared::{Backing, DESCRIPTIONS, Reason, Shared};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -36,9 +39,6 @@ const REFERS: u32 = 1 << 31;
 /// The device number of files where the store is not mounted.
 const DEVICE: u64 = 0x5e1;
 
-/// A working directory in the mount, or the mount point itself, that the store has not been asked for.
-const BELOW: usize = usize::MAX;
-
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
 /// A lock that stands for one of a file of the store.
@@ -48,18 +48,6 @@ pub(crate) enum LockOf {
     Process(Ino),
     /// Those of an open file description.
     Description(u32),
-}
-
-/// The working directory.
-pub(crate) enum Working<'a> {
-    /// In the store.
-    Inside(Ino),
-    /// Above the mount point, which has this path there.
-    Above(&'a [u8]),
-    /// In the mount, or the mount point itself: the store has not been asked for it.
-    Unknown,
-    /// A path that is relative to it goes to the kernel.
-    Elsewhere,
 }
 
 /// The state of this process.
@@ -79,18 +67,15 @@ pub(crate) struct Process {
     fs: RwLock<Option<Arc<dyn FileSystem>>>,
     pub(crate) gate: RwLock<()>,
     cx: RwLock<Option<Arc<Ctx>>>,
-    /// The working directory in the store, or 0.
-    cwd: AtomicU64,
-    /// Where the working directory is if `cwd` is 0: above the mount point, as the number of bytes of `at`
-    /// before the rest of the path; [`BELOW`]; or elsewhere, 0.
-    outside: AtomicUsize,
+    users_differ: AtomicBool,
+    /// Those of the process itself.
+    own_surroundings: Surroundings,
     /// Where paths have led.
     pub(crate) paths: Paths,
-    umask: AtomicU32,
     /// No descriptor of the store is greater.
     highest: AtomicU32,
     /// Descriptors of files that have the locks.
-    pub(crate) locks: Mutex<HashMap<LockOf, u32>>,
+    locks: Mutex<HashMap<LockOf, u32>>,
     /// Keeps files of the kernel for the processes of the run.
     pub(crate) custodian: Custodian,
     /// The files of the kernel for descriptions, by their numbers.
@@ -116,6 +101,8 @@ pub(crate) struct Start {
     pub(crate) cwd: u64,
     /// Descriptors and their descriptions.
     pub(crate) files: Vec<(u32, u32)>,
+    /// Descriptors that have the record locks of the process, and the inodes.
+    pub(crate) locks: Vec<(u32, Ino)>,
 }
 
 /// The state of this process, which exists as soon as calls arrive.
@@ -145,10 +132,10 @@ fn word_wiped_by_fork() -> Result<&'static AtomicU32> {
         0,
     ];
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let page = kernel::result(unsafe { crate::abi::syscall(libc::SYS_mmap, args) })?;
+    let page = kernel::result(unsafe { crate::raw::syscall(libc::SYS_mmap, args) })?;
     let args = [page, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
     // SAFETY: the page was made above.
-    kernel::result(unsafe { crate::abi::syscall(libc::SYS_madvise, args) })?;
+    kernel::result(unsafe { crate::raw::syscall(libc::SYS_madvise, args) })?;
     // SAFETY: the page is zeroed, never unmapped, and used as this word only.
     Ok(unsafe { &*(page as *const AtomicU32) })
 }
@@ -170,10 +157,9 @@ impl Process {
             fs: RwLock::new(None),
             gate: RwLock::new(()),
             cx: RwLock::new(None),
-            cwd: AtomicU64::new(0),
-            outside: AtomicUsize::new(0),
+            users_differ: AtomicBool::new(false),
+            own_surroundings: Surroundings::unknown(),
             paths: Paths::default(),
-            umask: AtomicU32::new(u32::MAX),
             highest: AtomicU32::new(0),
             locks: Mutex::new(HashMap::new()),
             custodian: Custodian(start.custodian),
@@ -185,6 +171,12 @@ impl Process {
         };
         for fd in [start.memory, start.placeholder, start.custodian] {
             crate::own::mark(fd)?;
+        }
+        for (fd, ino) in start.locks {
+            if kernel::set_closes_on_exec(fd, true).is_ok() {
+                crate::own::mark(fd)?;
+                process.locks_held().insert(LockOf::Process(ino), fd);
+            }
         }
         for (fd, number) in start.files {
             if kernel::closes_on_exec(fd) == Ok(false) {
@@ -206,6 +198,9 @@ impl Process {
             .clone();
         if let Some(fs) = known {
             return Ok(fs);
+        }
+        if self.is_vfork_child() {
+            return Err(Errno::IO);
         }
         let mut fs = self.fs.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(fs) = &*fs {
@@ -233,12 +228,14 @@ impl Process {
 
     /// The caller of calls on paths.
     pub(crate) fn cx(&self) -> Result<Arc<Ctx>> {
+        // A child of `vfork` may have another user than its parent, and so may a thread.
+        let is_kept = thread().fds.load(Relaxed) == 0 && !self.users_differ.load(Relaxed);
         let known = self
             .cx
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if let Some(cx) = known {
+        if let (true, Some(cx)) = (is_kept, known) {
             return Ok(cx);
         }
         let (uid, gid, groups) = kernel::credentials(false)?;
@@ -249,7 +246,9 @@ impl Process {
             pid,
             ..Ctx::user(uid, gid)
         });
-        *self.cx.write().unwrap_or_else(PoisonError::into_inner) = Some(cx.clone());
+        if is_kept {
+            *self.cx.write().unwrap_or_else(PoisonError::into_inner) = Some(cx.clone());
+        }
         Ok(cx)
     }
 
@@ -270,79 +269,14 @@ impl Process {
         })
     }
 
+    /// From now on threads may have different users.
+    pub(crate) fn separate_users(&self) {
+        self.users_differ.store(true, Relaxed);
+    }
+
     /// The process may have another user.
     pub(crate) fn forget_credentials(&self) {
         *self.cx.write().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// The mode bits that new files do not get.
-    pub(crate) fn umask(&self) -> u32 {
-        let known = self.umask.load(Relaxed);
-        if known != u32::MAX {
-            return known;
-        }
-        let status = kernel::read_small(c"/proc/self/status").unwrap_or_default();
-        let status = String::from_utf8_lossy(&status);
-        let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-        let umask = line
-            .and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok())
-            .unwrap_or(0o022);
-        self.umask.store(umask, Relaxed);
-        umask
-    }
-
-    pub(crate) fn set_umask(&self, umask: u32) {
-        self.umask.store(umask & 0o777, Relaxed);
-    }
-
-    /// The working directory, if it is in the store.
-    pub(crate) fn cwd(&self) -> Option<Ino> {
-        Some(Ino(self.cwd.load(Relaxed))).filter(|ino| ino.0 != 0)
-    }
-
-    /// Sets the working directory; the caller passes a reference to it.
-    pub(crate) fn set_cwd(&self, ino: Option<Ino>) {
-        let is_own = thread().fds.load(Relaxed) == 0; // otherwise the parent of `vfork` has it
-        let old = self.cwd().filter(|old| *old != Ino::ROOT && is_own);
-        self.set_cwd_number(ino.map_or(0, |ino| ino.0));
-        if let (Some(old), Some(fs)) = (old, self.connected()) {
-            fs.forget(old, 1);
-        }
-    }
-
-    fn set_cwd_number(&self, number: u64) {
-        let outside = match number {
-            0 => self.outside_of_store(),
-            _ => 0,
-        };
-        self.cwd.store(number, Relaxed);
-        self.outside.store(outside, Relaxed);
-        CWD_REACHES.store(u32::from(number != 0 || outside != 0), Relaxed);
-    }
-
-    /// Where the kernel's working directory is.
-    fn outside_of_store(&self) -> usize {
-        let path = kernel::directory().unwrap_or_default();
-        let inside = |outer: &[u8], inner: &[u8]| {
-            let below = inner.strip_prefix(outer);
-            below.is_some_and(|below| below.is_empty() || below[0] == b'/')
-        };
-        match &path[..] {
-            b"/" => 1,
-            path if inside(&self.at, path) => BELOW,
-            path if inside(path, &self.at) && path.starts_with(b"/") => path.len() + 1,
-            _ => 0,
-        }
-    }
-
-    /// The working directory, for paths that are relative to it.
-    pub(crate) fn working(&self) -> Working<'_> {
-        match (self.cwd(), self.outside.load(Relaxed)) {
-            (Some(ino), _) => Working::Inside(ino),
-            (None, 0) => Working::Elsewhere,
-            (None, BELOW) => Working::Unknown,
-            (None, bytes) => Working::Above(&self.at[bytes..]),
-        }
     }
 
     /// The device number of the mount, if the store is mounted.
@@ -351,9 +285,8 @@ impl Process {
         *FOUND.get_or_init(|| {
             let at = CString::new(self.at.clone()).ok()?;
             let above = CString::new([&self.at[..], b"/.."].concat()).ok()?;
-            let (device, _) = kernel::device_and_inode(Some(&at), libc::AT_FDCWD).ok()?;
-            let (outer, _) = kernel::device_and_inode(Some(&above), libc::AT_FDCWD).ok()?;
-            (device != outer).then_some(device)
+            let device = kernel::device(&at).ok()?;
+            (device != kernel::device(&above).ok()?).then_some(device)
         })
     }
 
@@ -447,7 +380,7 @@ impl Process {
         self.files().for_each(|(_, number)| {
             LOCAL[number as usize].fetch_add(1, Relaxed);
         });
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks_held();
         locks.retain(|of, fd| match of {
             LockOf::Process(_) => {
                 crate::own::close(*fd);
@@ -531,6 +464,21 @@ impl Process {
         }
     }
 
+    /// The descriptors that have locks.
+    pub(crate) fn locks_held(&self) -> MutexGuard<'_, HashMap<LockOf, u32>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The descriptors that have record locks of the process, with the inodes.
+    pub(crate) fn record_locks(&self) -> Vec<(u32, Ino)> {
+        let locks = self.locks_held();
+        let records = locks.iter().filter_map(|(of, fd)| match of {
+            LockOf::Process(ino) => Some((*fd, *ino)),
+            LockOf::Description(_) => None,
+        });
+        records.collect()
+    }
+
     /// Closing any descriptor of a file drops the process's locks of it.
     fn drop_locks_of_process(&self, ino: Ino) {
         if thread().fds.load(Relaxed) != 0 {
@@ -540,11 +488,7 @@ impl Process {
         let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         mapped.remove(&ino);
         drop(mapped);
-        let removed = self
-            .locks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&LockOf::Process(ino));
+        let removed = self.locks_held().remove(&LockOf::Process(ino));
         if let Some(fd) = removed {
             crate::own::close(fd);
         }
@@ -560,11 +504,7 @@ impl Process {
         if let (true, Some(fs)) = (refers, self.connected()) {
             fs.release(description.ino());
         }
-        let lock = self
-            .locks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&LockOf::Description(number));
+        let lock = self.locks_held().remove(&LockOf::Description(number));
         if let Some(fd) = lock {
             crate::own::close(fd);
         }
@@ -617,66 +557,6 @@ impl Process {
 
     pub(crate) fn count(&self, reason: Reason) {
         self.shared.count(reason);
-    }
-
-    /// Prepares the environment of a child of `vfork`: a table of its own, since its descriptors are
-    /// copies, while all other memory is that of the parent.
-    pub(crate) fn before_vfork(&self) -> Result<()> {
-        kernel::thread_id(); // in this memory, before the child looks there
-        let thread = thread();
-        let mut spare = thread.spare.load(Relaxed);
-        if spare == 0 {
-            let size = size_of::<[AtomicU32; FD_LIMIT]>() as u64;
-            let args = [
-                0,
-                size,
-                3,
-                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
-                u64::MAX,
-                0,
-            ];
-            // SAFETY: a new mapping at an address of the kernel's choice.
-            spare = kernel::result(unsafe { crate::abi::syscall(libc::SYS_mmap, args) })?;
-            thread.spare.store(spare, Relaxed);
-        }
-        // SAFETY: the mapping has this size and is zeroed, or was left by an earlier child; it stays.
-        let copy = unsafe { &*(spare as *const [AtomicU32; FD_LIMIT]) };
-        for (fd, number) in self.files() {
-            LOCAL[number as usize].fetch_add(1, AcqRel);
-            copy[fd as usize].store(number + 1, Relaxed);
-        }
-        for fd in crate::own::all() {
-            copy[fd as usize].store(OWN, Relaxed);
-        }
-        thread.umask.store(self.umask.load(Relaxed), Relaxed);
-        thread.cwd.store(self.cwd.load(Relaxed), Relaxed);
-        thread.fds.store(spare, Release);
-        Ok(())
-    }
-
-    /// Ends the work for a child of `vfork`, if this thread had one and continues.
-    pub(crate) fn after_vfork(&self) {
-        let thread = thread();
-        if thread.fds.load(Relaxed) == 0 || self.is_vfork_child() {
-            return;
-        }
-        let left: Vec<(u32, u32)> = self.files().collect();
-        for (fd, number) in left {
-            table()[fd as usize].store(0, Relaxed);
-            self.drop_user(number);
-        }
-        for fd in crate::own::all() {
-            table()[fd as usize].store(0, Relaxed);
-        }
-        self.umask.store(thread.umask.load(Relaxed), Relaxed);
-        self.set_cwd_number(thread.cwd.load(Relaxed));
-        self.forget_credentials();
-        thread.fds.store(0, Release);
-    }
-
-    /// Whether the thread runs as a child of `vfork`.
-    pub(crate) fn is_vfork_child(&self) -> bool {
-        thread().fds.load(Relaxed) != 0 && kernel::process_id() != self.id()
     }
 
     /// The id of the process itself.

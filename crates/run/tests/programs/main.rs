@@ -176,6 +176,53 @@ fn children_share_open_files_over_fork_exec_and_spawn() {
     place.compare("turns:", &[&program, "{}"]);
 }
 
+/// Runs a part of `processes.c` in both places. The tests of the command run the other parts.
+fn compare_part(part: &str) {
+    let place = Place::new();
+    let program = compiled(&place, "processes.c", &[]);
+    place.compare("turns:", &[&program, "{}", part]);
+}
+
+#[test]
+fn a_child_that_shares_memory_makes_the_first_call() {
+    compare_part("first_in_child");
+}
+
+#[test]
+fn a_new_program_has_the_signal_mask_of_the_old_one() {
+    compare_part("signals_at_exec");
+}
+
+#[test]
+fn a_waiting_signal_is_not_the_childs() {
+    compare_part("signals_at_fork");
+}
+
+#[test]
+fn handlers_on_another_stack_make_calls() {
+    compare_part("on_other_stack");
+}
+
+#[test]
+fn locks_are_those_of_the_kernel() {
+    compare_part("locks");
+}
+
+#[test]
+fn record_locks_stay_at_exec() {
+    compare_part("locks_at_exec");
+}
+
+#[test]
+fn crossed_locks_are_found() {
+    compare_part("crossed_locks");
+}
+
+#[test]
+fn buffers_may_be_larger_than_files() {
+    compare_part("buffers");
+}
+
 /// `SEGV_PKUERR` is 4.
 #[test]
 fn a_stray_store_into_the_store_kills_and_calls_in_handlers_store() {
