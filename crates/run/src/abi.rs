@@ -102,8 +102,8 @@ pub(crate) struct Thread {
     pub(crate) id: AtomicU32,
     /// How often an `execve` was made again after signals.
     pub(crate) attempts: AtomicU32,
-    /// Not 0 while a handler runs on the thread's alternative stack.
-    pub(crate) on_other_stack: AtomicU32,
+    /// The start and the end of the thread's alternative stack while a handler runs there, or 0.
+    pub(crate) other_stack: [AtomicU64; 2],
     /// The signals that such a handler blocks, while it makes a call.
     pub(crate) outer_mask: AtomicU64,
     /// Those of a child of `vfork`.
@@ -112,12 +112,20 @@ pub(crate) struct Thread {
     pub(crate) info: [AtomicU64; 16],
 }
 
+impl Thread {
+    /// Whether a handler runs on the thread's alternative stack.
+    pub(crate) fn is_on_other_stack(&self) -> bool {
+        self.other_stack[1].load(Relaxed) != 0
+    }
+}
+
 const INSIDE: usize = std::mem::offset_of!(Thread, inside);
 pub(crate) const PENDING: usize = std::mem::offset_of!(Thread, pending);
 const STACK: usize = std::mem::offset_of!(Thread, stack);
 const TABLE: usize = std::mem::offset_of!(Thread, fds);
 const MASK: usize = std::mem::offset_of!(Thread, mask);
-const ON_OTHER_STACK: usize = std::mem::offset_of!(Thread, on_other_stack);
+const OTHER_START: usize = std::mem::offset_of!(Thread, other_stack);
+const OTHER_END: usize = OTHER_START + size_of::<AtomicU64>();
 const OUTER_MASK: usize = std::mem::offset_of!(Thread, outer_mask);
 const INFO: usize = std::mem::offset_of!(Thread, info);
 
@@ -367,7 +375,7 @@ extern "C" fn answer() {
         "test rcx, rcx",
         "je 5f",
         "2:",
-        "cmp dword ptr fs:[r11 + {other}], 0",
+        "cmp qword ptr fs:[r11 + {other_end}], 0",
         "jne 8f",
         "4:",
         "mov dword ptr fs:[r11 + {inside}], 1",
@@ -410,7 +418,7 @@ extern "C" fn answer() {
         "pop rbp",
         "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
         "mov dword ptr fs:[r11 + {inside}], 0",
-        "cmp dword ptr fs:[r11 + {other}], 0",
+        "cmp qword ptr fs:[r11 + {other_end}], 0",
         "jne 10f",
         "11:",
         "cmp dword ptr fs:[r11 + {pending}], 0",
@@ -460,6 +468,10 @@ extern "C" fn answer() {
         // A handler on the alternative stack makes the call. Away from that stack a signal would start at its
         // end again, over the handler's frames: signals are blocked meanwhile.
         "8:",
+        "cmp rsp, qword ptr fs:[r11 + {other_start}]",
+        "jb 12f",
+        "cmp rsp, qword ptr fs:[r11 + {other_end}]",
+        "jae 12f",
         "push rcx",
         "push rax",
         "push rdi",
@@ -481,7 +493,19 @@ extern "C" fn answer() {
         "pop rax",
         "pop rcx",
         "jmp 4b",
+        // The handler has jumped out.
+        "12:",
+        "mov qword ptr fs:[r11 + {other_end}], 0",
+        "jmp 4b",
         "10:",
+        "cmp dword ptr fs:[r11 + {pending}], 0",
+        "je 13f",
+        "push rcx",
+        "mov rcx, qword ptr fs:[r11 + {outer}]",
+        "mov qword ptr fs:[r11 + {mask}], rcx",
+        "pop rcx",
+        "jmp 7f",
+        "13:",
         "push rcx",
         "push rax",
         "push rdi",
@@ -549,7 +573,8 @@ extern "C" fn answer() {
         stack_bytes = const STACK_BYTES,
         handle = sym HANDLE,
         again = sym answer,
-        other = const ON_OTHER_STACK,
+        other_start = const OTHER_START,
+        other_end = const OTHER_END,
         outer = const OUTER_MASK,
         all = sym ALL_BUT_FAULTS,
     )

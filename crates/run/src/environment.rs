@@ -26,25 +26,35 @@ pub(crate) struct Passed {
     cwd: u64,
     /// Descriptors of this library that have the record locks of the process, with the inodes.
     locks: Vec<(u32, Ino)>,
+    /// Descriptions that the process has left already.
+    left: Vec<(&'static Process, u32)>,
 }
 
 impl Passed {
+    /// The program does not load the library, but passes its variables on to others that do. These find descriptors and a
+    /// working directory of the kernel. `handed` are those that have become the kernel's; the others fail.
+    pub(crate) fn leave_to_kernel(&mut self, process: &'static Process, handed: &[u32]) {
+        handed.iter().for_each(|fd| process.forget_fd(*fd));
+        let dropped = std::mem::take(&mut self.dropped);
+        let left = dropped.into_iter().filter(|number| process.leave(*number));
+        self.left = left.map(|number| (process, number)).collect();
+        self.files.clear();
+        let locks = process.record_locks();
+        self.locks.retain(|lock| locks.contains(lock));
+        if process.mounted().is_some() {
+            self.cwd = 0;
+        }
+    }
+}
+
+impl Drop for Passed {
     /// The program has not started.
-    pub(crate) fn stay(&self) {
+    fn drop(&mut self) {
         for (fd, _) in &self.locks {
             let _ = kernel::set_closes_on_exec(*fd, true);
         }
-    }
-
-    /// The program does not load the library, but passes its variables on to others that do. These find descriptors and a
-    /// working directory of the kernel. `handed` are those that have become the kernel's; the others fail.
-    pub(crate) fn leave_to_kernel(&mut self, process: &Process, handed: &[u32]) {
-        handed.iter().for_each(|fd| process.forget_fd(*fd));
-        let dropped = std::mem::take(&mut self.dropped);
-        dropped.iter().for_each(|number| process.leave(*number));
-        self.files.clear();
-        if process.mounted().is_some() {
-            self.cwd = 0;
+        for (process, number) in &self.left {
+            process.come_back(*number);
         }
     }
 }
@@ -69,10 +79,16 @@ pub(crate) fn passed(process: &Process) -> Result<Passed> {
         false => used.difference(&kept).copied().collect(),
     };
     let cwd = process.cwd().map_or(0, |ino| ino.0);
+    // The kernel drops the locks on a file if a descriptor of it is closed.
+    let closes = |ino: Ino| {
+        let mut closed = all.iter().filter(|one| !files.contains(one));
+        closed.any(|(_, number)| process.shared.description(*number).ino() == ino)
+    };
     let locks = match is_child {
         true => Vec::new(),
         false => process.record_locks(),
     };
+    let locks: Vec<(u32, Ino)> = locks.into_iter().filter(|(_, ino)| !closes(*ino)).collect();
     for (fd, _) in &locks {
         kernel::set_closes_on_exec(*fd, false)?;
     }
@@ -81,6 +97,7 @@ pub(crate) fn passed(process: &Process) -> Result<Passed> {
         dropped,
         cwd,
         locks,
+        left: Vec::new(),
     })
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn execute(call: &Call) -> Answer {
     thread().inside.store(inside, Relaxed);
     let failed = start_program(call, args);
     thread().inside.store(1, Relaxed);
-    passed.stay();
+    drop(passed);
     more.iter().for_each(|number| process.give_up(*number));
     failed
 }
@@ -75,7 +75,7 @@ fn start_program(call: &Call, args: [u64; 6]) -> Answer {
     const ATTEMPTS: u32 = 100;
     let thread = thread();
     let attempts = &thread.attempts;
-    let on_other_stack = thread.on_other_stack.load(Relaxed) != 0;
+    let on_other_stack = thread.is_on_other_stack();
     if on_other_stack {
         kernel::set_signal_mask(thread.outer_mask.load(Relaxed));
     }

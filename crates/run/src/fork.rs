@@ -4,7 +4,7 @@
 //!   while the memory is copied.
 //! - A child of `vfork`, as `posix_spawn` makes it, shares the memory but not the descriptors. It gets a
 //!   table of descriptors of its own, which its parent drops when it continues. If the process has no
-//!   connection and the store is not mounted, the child gets a copy of the memory.
+//!   connection and the store is not mounted, it connects first, or the child gets a copy of the memory.
 //! - A thread shares everything.
 
 use crate::calls::{Answer, Call, Stop};
@@ -38,11 +38,17 @@ pub(crate) fn fork(call: &Call) -> Answer {
         return copy(call, flags, stack);
     }
     if has(CLONE_VFORK) && !has(CLONE_THREAD) && !process.is_vfork_child() {
-        if !process.can_share_memory() {
+        process.send();
+        let calls = process.gate.read();
+        // With a copy, `posix_spawn` does not learn that the program did not start.
+        let shares = process.can_share_memory() || stack != 0 && process.fs().is_ok();
+        if shares {
+            process.before_vfork()?;
+        }
+        drop(calls);
+        if !shares {
             return copy(call, flags & !(CLONE_VM as u64), stack);
         }
-        process.send();
-        process.before_vfork()?;
     }
     Err(Stop::Kernel)
 }
@@ -52,11 +58,12 @@ fn copy(call: &Call, flags: u64, stack: u64) -> Answer {
     let process = call.process;
     process.send();
     let _alone = process.gate.write().unwrap_or_else(PoisonError::into_inner);
-    process.share_with_child();
     let (number, mut args) = (call.number, call.args);
     let (number, args) = match number {
         SYS_clone3 => {
-            memory::store(args[0], &flags)?;
+            if memory::load::<u64>(args[0])? != flags {
+                memory::store(args[0], &flags)?;
+            }
             (number, args)
         }
         SYS_clone => {
@@ -65,6 +72,7 @@ fn copy(call: &Call, flags: u64, stack: u64) -> Answer {
         }
         _ => (SYS_clone, [flags, 0, 0, 0, 0, 0]),
     };
+    process.share_with_child();
     if stack != 0 {
         return Err(Stop::With(args)); // the child starts elsewhere, and is noticed at its first call
     }

@@ -194,7 +194,7 @@ extern "C" fn handle(frame: &mut Frame) {
     let process = process();
     process.notice_fork();
     process.after_vfork();
-    let _stack = (abi::thread().on_other_stack.load(Relaxed) != 0).then(kernel::OneStack::new);
+    let _stack = (abi::thread().is_on_other_stack()).then(kernel::OneStack::new);
     calls::backed::pick_up(process);
     let call = Call {
         process,

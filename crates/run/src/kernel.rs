@@ -410,12 +410,12 @@ pub(crate) fn set_signal_mask(mask: u64) -> u64 {
     old
 }
 
-/// Blocks signals while it lives, except the two that libc uses between threads.
+/// Blocks signals while it lives, except the one by which libc changes the user in all threads.
 pub(crate) struct Quiet(u64);
 
 impl Quiet {
     pub(crate) fn new() -> Self {
-        Self(set_signal_mask(!(1 << 31 | 1 << 32)))
+        Self(set_signal_mask(!(1 << 32)))
     }
 }
 

@@ -35,6 +35,8 @@
 //!   name, or is moved to another directory, before a process has used its contents beside the mapping, the mapping does not
 //!   show the writes of this process.
 //! - `sync` sends the changes of its process only.
+//! - `execve` drops the record locks of a file that has a lock of `flock` or a shared mapping as well, and all of them if
+//!   the program does not load the library and inherits the file.
 //! - Descriptors that `sendmmsg` passes to another process cannot be used there, nor those that `sendmsg` passes of a
 //!   store without a mount, or of a file without a name.
 //! - A limit of the size of files (`RLIMIT_FSIZE`) has no effect.

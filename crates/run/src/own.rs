@@ -22,6 +22,9 @@ use vfs::Errno;
 /// The first numbers that are tried. The usual limit is 1024; a program may have a lower one.
 const FROM: [u32; 6] = [960, 200, 100, 40, 16, 3];
 
+/// Most bytes of the control messages that are looked at: the kernel passes at most 253 descriptors.
+const CONTROL_MAX: u64 = 1 << 16;
+
 /// Bytes of the head of a control message.
 const HEAD: u64 = size_of::<cmsghdr>() as u64;
 
@@ -133,7 +136,9 @@ fn keep_received(header: u64) -> Result<()> {
 /// The addresses of the descriptors in a message. `header` is the address of the `msghdr`.
 pub(crate) fn descriptors_of(header: u64) -> Result<Vec<u64>> {
     let [control, len] = memory::load::<[u64; 2]>(header + offset_of!(msghdr, msg_control) as u64)?;
-    let end = control.checked_add(len).ok_or(Errno::FAULT)?;
+    let end = control
+        .checked_add(len.min(CONTROL_MAX))
+        .ok_or(Errno::FAULT)?;
     let (mut at, mut places) = (control, Vec::new());
     while at + HEAD <= end {
         let [len, kind] = memory::load::<[u64; 2]>(at)?;

@@ -129,13 +129,15 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             *at = next as i64;
             return;
         }
-        unblock(number, mask_of(context));
     } else if must_wait(signal) {
         if let Some(next) = raw::wait_continues(*at as usize) {
             *at = next as i64;
         }
         defer(thread(), signal, info, context);
         return;
+    }
+    if is_fault(number) {
+        unblock(number, mask_of(context));
     }
     deliver(signal, info, context);
 }
@@ -183,11 +185,13 @@ fn defer(thread: &Thread, signal: c_int, info: &libc::siginfo_t, context: &mut l
     thread.pending.store(signal as u32, Relaxed);
 }
 
-/// Whether this handler runs on the alternative stack of the thread.
-fn is_on_other_stack(context: &libc::ucontext_t) -> bool {
-    let (stack, here) = (&context.uc_stack, &raw const *context as usize);
-    let start = stack.ss_sp as usize;
-    stack.ss_flags & libc::SS_DISABLE == 0 && (start..start + stack.ss_size).contains(&here)
+/// The start and the end of the alternative stack of the thread, if this handler runs there.
+fn other_stack(context: &libc::ucontext_t) -> Option<[u64; 2]> {
+    let (stack, here) = (&context.uc_stack, &raw const *context as u64);
+    let start = stack.ss_sp as u64;
+    let end = start + stack.ss_size as u64;
+    let is_there = stack.ss_flags & libc::SS_DISABLE == 0 && (start..end).contains(&here);
+    is_there.then_some([start, end])
 }
 
 /// Has the effect that the program has chosen.
@@ -215,11 +219,17 @@ fn deliver(signal: c_int, info: &libc::siginfo_t, context: &mut libc::ucontext_t
             // SAFETY: the program has named this function as its handler. One of the older kind ignores
             // the further arguments.
             let function: Handler = unsafe { std::mem::transmute(function as usize) };
-            let outer = &thread().on_other_stack;
-            let before = outer.load(Relaxed);
-            outer.store(before | u32::from(is_on_other_stack(context)), Relaxed);
+            let outer = &thread().other_stack;
+            let before = outer.each_ref().map(|word| word.load(Relaxed));
+            let set = |to: [u64; 2]| {
+                outer
+                    .iter()
+                    .zip(to)
+                    .for_each(|(word, to)| word.store(to, Relaxed))
+            };
+            set(other_stack(context).unwrap_or(before));
             function(signal, info, context);
-            outer.store(before, Relaxed);
+            set(before);
         }
     }
 }

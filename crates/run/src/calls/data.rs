@@ -231,12 +231,17 @@ fn gathered(buffers: &[(u64, usize)]) -> Result<Cow<'static, [u8]>> {
 fn write_at(contents: &Contents<'_>, offset: u64, buffers: &[(u64, usize)]) -> Result<usize> {
     let mut moved = 0;
     for &(address, len) in buffers {
-        let from = memory::bytes(address, len.min(COUNT_MAX - moved));
+        let len = len.min(COUNT_MAX - moved);
+        let from = memory::bytes(address, len);
         if from.is_ok_and(<[u8]>::is_empty) {
             continue;
         }
         match from.and_then(|from| contents.write(offset + moved as u64, from)) {
-            Ok(written) => moved += written,
+            Ok(written) if written == len => moved += written,
+            Ok(written) => {
+                moved += written;
+                break;
+            }
             Err(_) if moved > 0 => break,
             Err(errno) => return Err(errno),
         }
@@ -254,7 +259,13 @@ pub(crate) fn write(
 ) -> Result<usize> {
     file.may_write()?;
     let contents = Contents::of(process, file)?;
-    let at_own = |own: &OnMount| own.write_next(buffers);
+    let at_own = |own: &OnMount| {
+        let moved = own.write_next(buffers)?;
+        if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
+            own.sync(flags & RWF_SYNC == 0)?;
+        }
+        Ok(moved)
+    };
     at_offset(process, file, given, at_own, |offset| {
         let (offset, moved) = match file.has(O_APPEND) {
             true => contents.append(&gathered(buffers)?)?,

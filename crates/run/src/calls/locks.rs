@@ -46,6 +46,7 @@ impl Record {
 
     /// The same bytes, counted from the start of the file.
     fn absolute(self, process: &Process, file: &File) -> Result<Self> {
+        let _calls = process.gate.read();
         let base = match self.whence() {
             SEEK_SET => return Ok(self),
             SEEK_CUR => match backed::offset(process, file)? {

@@ -66,7 +66,8 @@ pub(crate) struct Process {
     pub(crate) backend: &'static dyn Backend,
     fs: RwLock<Option<Arc<dyn FileSystem>>>,
     pub(crate) gate: RwLock<()>,
-    cx: RwLock<Option<Arc<Ctx>>>,
+    /// The caller, if it is known, and how often the user has changed.
+    cx: RwLock<(u64, Option<Arc<Ctx>>)>,
     users_differ: AtomicBool,
     /// Those of the process itself.
     own_surroundings: Surroundings,
@@ -156,7 +157,7 @@ impl Process {
             backend,
             fs: RwLock::new(None),
             gate: RwLock::new(()),
-            cx: RwLock::new(None),
+            cx: RwLock::default(),
             users_differ: AtomicBool::new(false),
             own_surroundings: Surroundings::unknown(),
             paths: Paths::default(),
@@ -230,7 +231,7 @@ impl Process {
     pub(crate) fn cx(&self) -> Result<Arc<Ctx>> {
         // A child of `vfork` may have another user than its parent, and so may a thread.
         let is_kept = thread().fds.load(Relaxed) == 0 && !self.users_differ.load(Relaxed);
-        let known = self
+        let (version, known) = self
             .cx
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -246,8 +247,10 @@ impl Process {
             pid,
             ..Ctx::user(uid, gid)
         });
-        if is_kept {
-            *self.cx.write().unwrap_or_else(PoisonError::into_inner) = Some(cx.clone());
+        let mut kept = self.cx.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have changed the user meanwhile.
+        if is_kept && kept.0 == version {
+            kept.1 = Some(cx.clone());
         }
         Ok(cx)
     }
@@ -276,7 +279,8 @@ impl Process {
 
     /// The process may have another user.
     pub(crate) fn forget_credentials(&self) {
-        *self.cx.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut kept = self.cx.write().unwrap_or_else(PoisonError::into_inner);
+        *kept = (kept.0 + 1, None);
     }
 
     /// The device number of the mount, if the store is mounted.
@@ -331,11 +335,18 @@ impl Process {
     }
 
     /// Stops using a description before the process becomes a program without this library. If no other process uses it, it
-    /// stays in use: the program may not start.
-    pub(crate) fn leave(&self, number: u32) {
+    /// stays in use: the program may not start. Returns whether it has stopped.
+    pub(crate) fn leave(&self, number: u32) -> bool {
         let refs = &self.shared.description(number).refs;
         let fewer = |refs: u32| (refs > 1).then_some(refs - 1);
-        let _ = refs.fetch_update(AcqRel, Relaxed, fewer);
+        refs.fetch_update(AcqRel, Relaxed, fewer).is_ok()
+    }
+
+    /// Uses a description again, if another process still does.
+    pub(crate) fn come_back(&self, number: u32) {
+        let refs = &self.shared.description(number).refs;
+        let more = |refs: u32| (refs > 0).then_some(refs + 1);
+        let _ = refs.fetch_update(AcqRel, Relaxed, more);
     }
 
     /// The description of this number, as it is now.

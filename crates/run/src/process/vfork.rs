@@ -54,6 +54,7 @@ impl Process {
             copy[fd as usize].store(OWN, Relaxed);
         }
         thread.surroundings.copy(&self.own_surroundings);
+        thread.attempts.store(0, Relaxed); // a child whose program has started leaves its number
         thread.fds.store(spare, Release);
         Ok(())
     }
