@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     changed: Condvar,
     epoch: AtomicU64,
     calls: AtomicU64,
+    /// Held by a thread that asks for the space: few requests of a client may wait at the service.
+    space: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -86,6 +88,7 @@ impl Connection {
             changed: Condvar::new(),
             epoch: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            space: Mutex::new(()),
         };
         Ok((connection, greeting, descriptor))
     }
@@ -218,6 +221,7 @@ impl pxfs::Host for Link {
 
     fn statfs(&self) -> vfs::Result<vfs::StatFs> {
         let (caller, read) = (None, ops::Read::StatFs);
+        let _turn = self.0.space.lock();
         match self.0.call(&ops::Call::Read { caller, read })? {
             ops::Reply::Space(space) => Ok(space),
             _ => Err(Errno::PROTO),

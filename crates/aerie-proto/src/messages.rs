@@ -7,7 +7,9 @@
 //! - A decoder ends on any bytes. It takes memory in proportion to them.
 //! - A frame has at most [`FRAME_MAX`] bytes.
 //! - Requests have increasing numbers, and get one reply each. A client may send requests and lock
-//!   messages before earlier ones are answered; the service takes them in their order.
+//!   messages before earlier ones are answered. The service takes requests in their order, and lock messages in
+//!   theirs. A message that begins a session or lowers a lock comes after the batches before it; others do not
+//!   wait for requests.
 
 use crate::locks::{Epoch, ToClient, ToService};
 use crate::ops::BATCH_MAX;

@@ -162,7 +162,8 @@ impl Service {
         session.map(|session| session.pins += 1).is_some()
     }
 
-    /// Undoes one [`Service::pin`]. The lease begins again: renewals may have arrived meanwhile, unread.
+    /// Undoes one [`Service::pin`]. The lease begins again: renewals may be unread, after a message that has
+    /// waited for the end of the batch.
     pub fn unpin(&mut self, client: ClientId, epoch: Epoch, at: Duration) {
         let session = self.sessions.get_mut(&client);
         if let Some(session) = session.filter(|session| session.epoch == epoch) {

@@ -4,7 +4,7 @@ use super::inbox::Share;
 use super::outbox::Outbox;
 use aerie_proto::locks::ClientId;
 use aerie_proto::messages::{Class, Down, Greeting, VERSION, encode};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use pxfs::Session;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::IoSlice;
@@ -22,17 +22,57 @@ pub(super) struct Connection {
     pub(super) outbox: Outbox,
     /// `None` after the end of the client's session.
     pub(super) session: Mutex<Option<Session>>,
-    /// Calls of a client that has locks, which are served beside its other requests.
-    pub(super) calls: SyncSender<Option<Waiting>>,
+    pub(super) queues: Queues<SyncSender<Option<Waiting>>>,
+    /// Batches that were received, and not applied yet.
+    pub(super) batches: Arc<Batches>,
 }
 
-/// A call that waits.
+/// The queues of a client's requests, each with a thread that serves them. `None` is their end.
+pub(super) struct Queues<T> {
+    /// Requests in their order.
+    pub(super) requests: T,
+    /// Calls of a client that has locks, which are served beside its other requests.
+    pub(super) calls: T,
+}
+
+/// A request that waits.
 pub(super) struct Waiting {
-    /// The number of the request.
-    pub(super) number: u64,
+    /// The message.
     pub(super) bytes: Vec<u8>,
     /// Of the memory for messages.
-    pub(super) share: Share,
+    pub(super) _share: Share,
+    /// It is counted, if it is a batch.
+    pub(super) _batch: Option<Unapplied>,
+}
+
+/// The number of batches that were received, and not applied yet.
+#[derive(Default)]
+pub(super) struct Batches {
+    count: Mutex<usize>,
+    applied: Condvar,
+}
+
+/// A batch that is counted until this is dropped.
+pub(super) struct Unapplied(Arc<Batches>);
+
+impl Batches {
+    pub(super) fn add(self: &Arc<Self>) -> Unapplied {
+        *self.count.lock() += 1;
+        Unapplied(Arc::clone(self))
+    }
+
+    /// Waits until all batches are applied.
+    pub(super) fn wait(&self) {
+        let mut count = self.count.lock();
+        self.applied.wait_while(&mut count, |count| *count > 0);
+    }
+}
+
+impl Drop for Unapplied {
+    fn drop(&mut self) {
+        *self.0.count.lock() -= 1;
+        self.0.applied.notify_all();
+    }
 }
 
 impl Connection {
@@ -43,7 +83,7 @@ impl Connection {
         socket: UnixStream,
         session: Session,
         answer_bytes: usize,
-        calls: SyncSender<Option<Waiting>>,
+        queues: Queues<SyncSender<Option<Waiting>>>,
     ) -> Self {
         let socket = Arc::new(socket);
         Self {
@@ -53,7 +93,8 @@ impl Connection {
             outbox: Outbox::new(Arc::clone(&socket), answer_bytes),
             socket,
             session: Mutex::new(Some(session)),
-            calls,
+            queues,
+            batches: Arc::default(),
         }
     }
 

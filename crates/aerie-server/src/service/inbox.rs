@@ -5,6 +5,7 @@
 
 use aerie_proto::messages::{BadFrame, FRAME_MAX, HEAD_BYTES, len_of};
 use parking_lot::{Condvar, Mutex};
+use std::borrow::Cow;
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -87,8 +88,11 @@ impl<'a> Inbox<'a> {
         })
     }
 
-    /// Waits for a message, and calls `handle` with its bytes. A handler that copies them keeps their share.
-    pub(super) fn next<T>(&mut self, handle: impl FnOnce(&[u8], Share) -> T) -> Result<T, Ended> {
+    /// Waits for a message, and calls `handle` with its bytes. A handler that keeps them keeps their share.
+    pub(super) fn next<T>(
+        &mut self,
+        handle: impl FnOnce(Cow<'_, [u8]>, Share) -> T,
+    ) -> Result<T, Ended> {
         let mut head = [0; HEAD_BYTES];
         let first = loop {
             match self.receive(&mut head) {
@@ -100,18 +104,16 @@ impl<'a> Inbox<'a> {
         self.fill(&mut head[first..], until)?;
         let len = len_of(head)?;
         let share = self.budget.take(len);
-        let mut large = Vec::new();
+        let until = Instant::now() + self.patience; // the wait for memory is not the client's
         let mut small = std::mem::take(&mut self.small);
         let bytes = match small.get_mut(..len) {
-            Some(bytes) => bytes,
+            Some(bytes) => self.fill(bytes, until).map(|()| Cow::Borrowed(&*bytes)),
             None => {
-                large.resize(len, 0);
-                &mut large[..]
+                let mut large = vec![0; len];
+                self.fill(&mut large, until).map(|()| Cow::Owned(large))
             }
         };
-        let until = Instant::now() + self.patience; // the wait for memory is not the client's
-        let filled = self.fill(bytes, until);
-        let result = filled.map(|()| handle(bytes, share));
+        let result = bytes.map(|bytes| handle(bytes, share));
         self.small = small;
         result
     }

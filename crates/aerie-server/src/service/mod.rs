@@ -3,10 +3,12 @@
 //! 1. A message is copied from the socket before it is looked at, and has a bounded size. The memory of
 //!    all messages is bounded, as are connections, reserves and unread answers ([`Limits`]).
 //! 2. Nobody waits for a client that does not send or read; its connection ends.
-//! 3. The messages of a client are served in their order, those of different clients at a time.
+//! 3. The requests of a client are served in their order, those of different clients at a time. Messages of its
+//!    clerk do not wait for requests, so that a long batch does not cost the lease. But those that give up locks
+//!    wait for the batches before them.
 //!    Batches are applied at a time if they change different objects, but one at a time to a protected store
 //!    and to one with a single log. Remote calls run alone, if they change something or take references. A call
-//!    of a client with locks is served beside its other messages, since it may wait until the client has given up
+//!    of a client with locks is served beside its other requests, since it may wait until the client has given up
 //!    a lock; it makes one call at a time.
 //! 4. A batch is checked against the locks that its client holds while it is applied: its session cannot
 //!    end meanwhile. A batch of another session, or one that repeats a number, has no effect.
@@ -14,7 +16,7 @@
 //!    deleted. Accepted changes stay.
 //! 6. A panic ends one connection.
 //!
-//! Each connection has a thread that receives. One more thread accepts connections, sends what clients
+//! Each connection has a thread that receives, and one that serves requests. One more thread accepts connections, sends what clients
 //! did not take at once, and ends sessions that are late. `calls` serves clients that do not map the
 //! memory, under locks of the service's own clerk.
 
@@ -34,9 +36,9 @@ pub use serve::{Description, ServeError, Serving, serve, serve_protected};
 use crate::locks::{self, Outgoing};
 use aerie_client::clerk::Clerk;
 use aerie_proto::locks::{ClientId, Tell, ToClient};
-use aerie_proto::messages::{ByteBuf, Class, Down};
+use aerie_proto::messages::{Class, Down};
 use calls::OwnHost;
-use connection::{Connection, Waiting};
+use connection::{Connection, Queues, Waiting};
 use image::Image;
 use inbox::{Budget, Inbox};
 use medium::Pmem;
@@ -54,6 +56,11 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Most requests of a client that wait. A client with locks has fewer threads that wait for replies.
+const QUEUE: usize = 16;
+
+type Receivers = Queues<Receiver<Option<Waiting>>>;
 
 /// The state of the service, shared by its threads.
 pub(crate) struct Service<P: Pmem + 'static> {
@@ -147,10 +154,7 @@ impl<P: Pmem + 'static> Service<P> {
     }
 
     /// Takes a new connection, or refuses it with a reason.
-    fn connect(
-        &self,
-        socket: UnixStream,
-    ) -> Result<(Arc<Connection>, Receiver<Option<Waiting>>), String> {
+    fn connect(&self, socket: UnixStream) -> Result<(Arc<Connection>, Receivers), String> {
         let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
         let peer = medium::peer(&socket).map_err(|e| failed("read your credentials", &e))?;
         let class = self.image.class(&peer);
@@ -176,51 +180,81 @@ impl<P: Pmem + 'static> Service<P> {
         };
         let session = self.fs.begin(who, class == Class::Trusted);
         let most = self.limits.answer_bytes;
-        let (calls, waiting) = sync_channel(1);
-        let connection = Connection::new(id, uid, class, socket, session, most, calls);
+        let (requests, waiting_requests) = sync_channel(QUEUE);
+        let (calls, waiting_calls) = sync_channel(1);
+        let queues = Queues { requests, calls };
+        let connection = Connection::new(id, uid, class, socket, session, most, queues);
         let connection = Arc::new(connection);
         connections.all.insert(id, Arc::clone(&connection));
-        Ok((connection, waiting))
+        let receivers = Queues {
+            requests: waiting_requests,
+            calls: waiting_calls,
+        };
+        Ok((connection, receivers))
     }
 
     /// Serves a connection until it ends.
-    fn attend(&self, connection: &Arc<Connection>, waiting: Receiver<Option<Waiting>>) {
+    fn attend(&self, connection: &Arc<Connection>, queues: Receivers) {
+        let Queues { requests, calls } = queues;
         std::thread::scope(|scope| {
-            if self.image.is_protected() && !Self::is_remote(connection) {
-                scope.spawn(|| self.attend_calls(connection, waiting));
+            let start = |queue: Receiver<Option<Waiting>>| {
+                let thread = std::thread::Builder::new().name("aerie-requests".to_owned());
+                thread.spawn_scoped(scope, move || self.attend_requests(connection, queue))
+            };
+            let has_calls = self.image.is_protected() && !Self::is_remote(connection);
+            let started = match has_calls {
+                true => start(calls).and_then(|_| start(requests)),
+                false => start(requests),
+            };
+            match started {
+                Ok(thread) => {
+                    self.attend_messages(connection);
+                    // The locks of a batch are the client's until its end.
+                    let _ = connection.queues.requests.send(None);
+                    let _ = thread.join();
+                }
+                Err(e) => self.refuse(connection, format!("cannot start a thread: {e}")),
             }
-            self.attend_messages(connection);
+            self.disconnect(connection);
         });
     }
 
-    /// Serves the calls of a client that has locks.
-    fn attend_calls(&self, connection: &Connection, waiting: Receiver<Option<Waiting>>) {
-        while let Ok(Some(Waiting {
-            number,
-            bytes,
-            share,
-        })) = waiting.recv()
-        {
-            let called = catch_unwind(AssertUnwindSafe(|| self.call(connection, &bytes)));
-            drop(share);
-            let result = called.unwrap_or_else(|_| Err("a bug of the service".into()));
-            let result = result.map(ByteBuf::from);
-            self.send(connection, &Down::Reply { number, result });
+    /// Serves the requests of a queue until its end. A panic ends the connection.
+    fn attend_requests(&self, connection: &Connection, queue: Receiver<Option<Waiting>>) {
+        let mut is_broken = false;
+        while let Ok(Some(waiting)) = queue.recv() {
+            if is_broken {
+                continue;
+            }
+            let serve = || self.serve(connection, &waiting.bytes);
+            is_broken = catch_unwind(AssertUnwindSafe(serve)).is_err();
+            if is_broken {
+                self.refuse(connection, "a bug of the service".into());
+                connection.outbox.close();
+            }
         }
     }
 
     fn attend_messages(&self, connection: &Arc<Connection>) {
         let served = catch_unwind(AssertUnwindSafe(|| self.receive(connection)));
         if let Err(why) = served.unwrap_or_else(|_| Err("a bug of the service".into())) {
-            tracing::warn!("the connection of {} ends: {why}", connection.id);
-            self.send(connection, &Down::Bye(why));
+            self.refuse(connection, why);
         }
+    }
+
+    /// Reports to the client why its connection ends.
+    fn refuse(&self, connection: &Connection, why: String) {
+        tracing::warn!("the connection of {} ends: {why}", connection.id);
+        self.send(connection, &Down::Bye(why));
+    }
+
+    fn disconnect(&self, connection: &Connection) {
         let out = self.locks.lock().disconnect(connection.id, self.now());
         self.dispatch(out);
         self.end_session(connection);
         connection.outbox.close();
         // A call that waits gets the locks of the client, and fails.
-        let _ = connection.calls.send(None);
+        let _ = connection.queues.calls.send(None);
         self.connections.lock().all.remove(&connection.id);
     }
 

@@ -113,14 +113,14 @@ impl<P: Pmem + 'static> Pump<P> {
             }
         };
         let refusing = socket.try_clone();
-        let (connection, waiting) = match self.service.connect(socket) {
+        let (connection, queues) = match self.service.connect(socket) {
             Ok(connected) => connected,
             Err(why) => return refusing.map_or((), |socket| refuse(&socket, why)),
         };
         let service = Arc::clone(&self.service);
         let served = Arc::clone(&connection);
         let thread = std::thread::Builder::new().name("aerie-client".to_owned());
-        match thread.spawn(move || service.attend(&served, waiting)) {
+        match thread.spawn(move || service.attend(&served, queues)) {
             Ok(thread) => self.threads.push(thread),
             Err(e) => {
                 tracing::warn!("cannot serve a connection: {e}");

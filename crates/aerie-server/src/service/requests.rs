@@ -6,11 +6,12 @@ use super::connection::{Connection, Waiting};
 use super::inbox::Share;
 use crate::locks::Objects;
 use aerie_objects::{ObjectId, Reserve};
-use aerie_proto::locks::{Access, ClientId, Epoch, LockId, Mode};
+use aerie_proto::locks::{Access, Ask, ClientId, Epoch, LockId, Mode, ToService};
 use aerie_proto::messages::{ByteBuf, Down, Request, Up, decode};
 use aerie_proto::ops;
 use medium::Pmem;
 use pxfs::Session;
+use std::borrow::Cow;
 
 /// A reserve takes one page of this many that are free,
 const PART_OF_FREE: usize = 8;
@@ -21,54 +22,81 @@ pub(super) const ENDED: &str =
     "the session has ended: its locks are released, and what was not shipped is lost";
 
 impl<P: Pmem + 'static> Service<P> {
-    /// Serves a message. `last` is the number of the last request. An error ends the connection.
+    /// Serves a message, or puts a request into a queue. `last` is the number of the last request. An error ends
+    /// the connection.
     pub(super) fn handle(
         &self,
         connection: &Connection,
-        bytes: &[u8],
+        bytes: Cow<'_, [u8]>,
         share: Share,
         last: &mut u64,
     ) -> Result<(), String> {
-        match decode(bytes).map_err(|why| why.to_string())? {
+        match decode(&bytes).map_err(|why| why.to_string())? {
             Up::Lock(_) if Self::is_remote(connection) => {
-                Err("a client that does not map the memory has no locks".to_owned())
+                return Err("a client that does not map the memory has no locks".to_owned());
             }
-            Up::Lock(message) => {
-                let now = self.now();
-                let out = self.locks.lock().receive(connection.id, now, message);
-                self.dispatch(out);
-                Ok(())
+            Up::Lock(message) => self.handle_lock(connection, message),
+            Up::Ask { number, .. } if number <= *last => {
+                let why = format!("the request repeats number {number}");
+                self.reply(connection, number, Err(why));
             }
             Up::Ask { number, request } => {
-                let result = match (number > *last, request) {
-                    (false, _) => Err(format!("the request repeats number {number}")),
-                    (true, Request::Call(bytes)) if self.is_beside(connection, bytes) => {
-                        *last = number;
-                        let bytes = bytes.to_vec();
-                        let waiting = Waiting {
-                            number,
-                            bytes,
-                            share,
-                        };
-                        match connection.calls.try_send(Some(waiting)) {
-                            Ok(()) => return Ok(()),
-                            Err(_) => Err("the client makes more than one call at a time".into()),
-                        }
-                    }
-                    (true, request) => self.answer(connection, request),
-                };
-                *last = number.max(*last);
-                let result = result.map(ByteBuf::from);
-                self.send(connection, &Down::Reply { number, result });
-                Ok(())
+                *last = number;
+                let is_batch = matches!(request, Request::Batch { .. });
+                let is_beside = self.is_beside(connection, &request);
+                let waiting = Some(Waiting {
+                    bytes: bytes.into_owned(),
+                    _share: share,
+                    _batch: is_batch.then(|| connection.batches.add()),
+                });
+                let queues = &connection.queues;
+                if !is_beside {
+                    // Its thread ends before this one only after it has closed the connection.
+                    let _ = queues.requests.send(waiting);
+                } else if queues.calls.try_send(waiting).is_err() {
+                    let why = "the client makes more than one call at a time".to_owned();
+                    self.reply(connection, number, Err(why));
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// Serves a message of the clerk. A batch has the locks that the client held when it sent the batch, so what
+    /// takes locks away waits for the end of the batch.
+    fn handle_lock(&self, connection: &Connection, message: ToService) {
+        match message.ask {
+            Ask::Renew | Ask::Request { .. } => {}
+            Ask::Begin | Ask::Convert { .. } | Ask::Release { .. } => connection.batches.wait(),
+        }
+        let now = self.now();
+        let out = self.locks.lock().receive(connection.id, now, message);
+        self.dispatch(out);
+    }
+
+    /// Whether a request is served beside the other ones of the client.
+    fn is_beside(&self, connection: &Connection, request: &Request<'_>) -> bool {
+        let has_locks = self.image.is_protected() && !Self::is_remote(connection);
+        match request {
+            Request::Call(bytes) if has_locks => {
+                ops::decode(bytes).is_ok_and(|call| !is_space(&call))
+            }
+            _ => false,
         }
     }
 
-    /// Whether a call is served beside the other messages of the client.
-    fn is_beside(&self, connection: &Connection, bytes: &[u8]) -> bool {
-        let has_locks = self.image.is_protected() && !Self::is_remote(connection);
-        has_locks && ops::decode(bytes).is_ok_and(|call| !is_space(&call))
+    /// Serves a request from a queue.
+    pub(super) fn serve(&self, connection: &Connection, bytes: &[u8]) {
+        // It was decoded before, when it came.
+        if let Ok(Up::Ask { number, request }) = decode(bytes) {
+            let result = self.answer(connection, request);
+            self.reply(connection, number, result);
+        }
+    }
+
+    fn reply(&self, connection: &Connection, number: u64, result: Result<Vec<u8>, String>) {
+        let result = result.map(ByteBuf::from);
+        self.send(connection, &Down::Reply { number, result });
     }
 
     fn answer(&self, connection: &Connection, request: Request<'_>) -> Result<Vec<u8>, String> {

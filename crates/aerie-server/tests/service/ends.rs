@@ -3,11 +3,14 @@
 use crate::peer::Peer;
 use crate::world::{OWN, Role, SHORT, World, contents, make, take_turns};
 use aerie_client::ConnectError;
-use aerie_proto::locks::{Access, Ask, End, Mode, Tell};
-use aerie_proto::messages::Class;
+use aerie_proto::locks::{Access, Ask, End, GrantNo, LockId, Mode, Tell};
+use aerie_proto::messages::{Bytes, Class, Down, Request};
+use aerie_proto::ops::{self, Answers, Batch, Op, Operation};
 use aerie_server::Limits;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags};
+use vfs::{Clock, Ctx, Errno, FileSystem, Ino, Name, NewNode, OpenFlags, SystemClock, Timestamp};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_killed_client_leaves_nothing_behind", killed),
@@ -17,6 +20,9 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_socket_has_one_service", one_service),
     ("a_silent_client_loses_its_locks", silent),
     ("a_client_that_keeps_a_lock_loses_its_session", keeps_a_lock),
+    ("a_lease_is_renewed_beside_a_batch", beside_a_batch),
+    ("locks_are_given_up_after_the_batches_before", after_a_batch),
+    ("a_long_batch_does_not_end_the_session", long_batch),
 ];
 pub(crate) const CLIENTS: &[(&str, Role)] = &[("dies", dies), ("holds", holds), ("serves", serves)];
 
@@ -229,6 +235,123 @@ fn keeps_a_lock() {
         matches!(end, End::NotReleased(lock) if lock.0 == root),
         "{end}"
     );
+    service.stop();
+    world.check();
+}
+
+/// A clock whose readers wait while it is stopped, so that a batch is not applied.
+#[derive(Default)]
+struct Stopping {
+    is_stopped: Mutex<bool>,
+    changed: Condvar,
+    waiting: AtomicUsize,
+}
+
+impl Clock for Stopping {
+    fn now(&self) -> Timestamp {
+        self.waiting.fetch_add(1, SeqCst);
+        let is_stopped = self.is_stopped.lock().unwrap();
+        let left = self
+            .changed
+            .wait_while(is_stopped, |is_stopped| *is_stopped);
+        drop(left.unwrap());
+        self.waiting.fetch_sub(1, SeqCst);
+        SystemClock.now()
+    }
+}
+
+impl Stopping {
+    fn stop(&self, is_stopped: bool) {
+        *self.is_stopped.lock().unwrap() = is_stopped;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_reader(&self) {
+        while self.waiting.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A service, and two clients, of which the first has the root and a batch that is being applied.
+fn with_a_batch(test: impl FnOnce(&World, &Stopping, [Peer; 2], GrantNo)) {
+    let (world, clock) = (World::new(), Arc::new(Stopping::default()));
+    let service = world.serve_with(Limits::default(), clock.clone());
+    let mut peers = [(); 2].map(|()| Peer::begin(&world.socket()));
+    let grant = peers[0].request(world.root, Mode::tree(Access::Exclusive));
+    let mut batch = Batch::default();
+    batch.push(&Operation {
+        caller: None,
+        time: SystemClock.now(),
+        op: Op::Make {
+            at: Name::new(Ino::ROOT, b"made").into(),
+            node: (&NewNode::directory(0o755)).into(),
+            object: None,
+        },
+    });
+    clock.stop(true);
+    let (epoch, bytes) = (peers[0].epoch, Bytes::new(batch.bytes()));
+    peers[0].send_request(Request::Batch { epoch, bytes });
+    clock.wait_for_reader();
+    test(&world, &clock, peers, grant);
+    service.stop();
+    world.check();
+}
+
+/// The reply to a batch must have no refusals.
+fn accepted(reply: Option<Down>) {
+    let Some(Down::Reply { result, .. }) = reply else {
+        panic!("{reply:?}");
+    };
+    let answers: Answers = ops::decode(&result.unwrap()).unwrap();
+    assert_eq!(answers.refused, []);
+}
+
+fn beside_a_batch() {
+    with_a_batch(|_, clock, [mut peer, _other], _| {
+        peer.lock(Ask::Renew);
+        let told = peer.told().tell;
+        assert!(matches!(told, Tell::Renewed { .. }), "{told:?}");
+        clock.stop(false);
+        accepted(peer.next());
+    });
+}
+
+fn after_a_batch() {
+    with_a_batch(|world, clock, [mut peer, mut other], grant| {
+        other.send_lock_request(world.root, Mode::tree(Access::Exclusive));
+        let told = peer.told().tell;
+        assert!(matches!(told, Tell::Revoke { .. }), "{told:?}");
+        let lock = LockId(world.root);
+        peer.lock(Ask::Release { lock, grant });
+        let soon = Duration::from_millis(200);
+        other.socket.set_read_timeout(Some(soon)).unwrap();
+        assert_eq!(other.next(), None, "the lock is given to another client");
+        other.socket.set_read_timeout(None).unwrap();
+        clock.stop(false);
+        accepted(peer.next());
+        let told = other.told().tell;
+        assert!(matches!(told, Tell::Granted { .. }), "{told:?}");
+    });
+}
+
+fn long_batch() {
+    let (world, clock) = (World::new(), Arc::new(Stopping::default()));
+    let service = world.serve_with(short(), clock.clone());
+    let client = world.lazy_client();
+    make(&client, Ino::ROOT, "before", b"before");
+    client.sync().unwrap();
+    make(&client, Ino::ROOT, "after", b"after");
+    clock.stop(true);
+    std::thread::scope(|scope| {
+        let synced = scope.spawn(|| client.sync());
+        clock.wait_for_reader();
+        std::thread::sleep(2 * SHORT);
+        clock.stop(false);
+        assert_eq!(synced.join().unwrap(), Ok(()));
+    });
+    make(&client, Ino::ROOT, "last", b"last");
+    client.close().unwrap();
     service.stop();
     world.check();
 }

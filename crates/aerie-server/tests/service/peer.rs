@@ -1,6 +1,6 @@
 //! A peer that speaks the protocol itself, well or not.
 
-use aerie_proto::locks::{Age, Ask, Epoch, LockId, Mode, Tell, ToClient, ToService};
+use aerie_proto::locks::{Age, Ask, Epoch, GrantNo, LockId, Mode, Tell, ToClient, ToService};
 use aerie_proto::messages::{
     Bytes, Class, Down, Greeting, HEAD_BYTES, Request, Up, decode, encode, len_of,
 };
@@ -67,16 +67,22 @@ impl Peer {
         self.send(&Up::Lock(ToService { epoch, seq, ask }));
     }
 
-    /// Requests a lock, and waits for it.
-    pub(crate) fn request(&mut self, lock: u64, mode: Mode) {
+    /// Requests a lock.
+    pub(crate) fn send_lock_request(&mut self, lock: u64, mode: Mode) {
         self.lock(Ask::Request {
             lock: LockId(lock),
             mode,
             age: Age::default(),
             uses: Vec::new(),
         });
-        let told = self.told().tell;
-        assert!(matches!(told, Tell::Granted { .. }), "{told:?}");
+    }
+
+    /// Requests a lock, and waits for it.
+    pub(crate) fn request(&mut self, lock: u64, mode: Mode) -> GrantNo {
+        self.send_lock_request(lock, mode);
+        let ToClient { seq, tell, .. } = self.told();
+        assert!(matches!(tell, Tell::Granted { .. }), "{tell:?}");
+        GrantNo(seq)
     }
 
     /// The next message of the lock service.

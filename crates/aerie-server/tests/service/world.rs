@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use vfs::{Atime, Attr, Ctx, FileSystem, Ino, OpenFlags, SystemClock};
+use vfs::{Atime, Attr, Clock, Ctx, FileSystem, Ino, OpenFlags, SystemClock};
 
 const IMAGE: u64 = 16 << 20;
 /// The user of a client that keeps that of the test.
@@ -108,7 +108,11 @@ impl World {
 
     /// The file system, without a service.
     pub(crate) fn open(&self) -> Pxfs<Arc<MappedPmem>> {
-        Pxfs::open(self.memory(false), Arc::new(SystemClock), Atime::Never).unwrap()
+        self.open_with(Arc::new(SystemClock))
+    }
+
+    fn open_with(&self, clock: Arc<dyn Clock>) -> Pxfs<Arc<MappedPmem>> {
+        Pxfs::open(self.memory(false), clock, Atime::Never).unwrap()
     }
 
     pub(crate) fn serve(&self, limits: Limits) -> Serving {
@@ -118,6 +122,18 @@ impl World {
     pub(crate) fn serve_at(&self, socket: &Path, limits: Limits) -> Result<Serving, ServeError> {
         let image = File::options().read(true).write(true).open(self.image());
         serve(self.open(), &image.unwrap(), socket, limits)
+    }
+
+    /// With a clock of the service, which reads it for each operation.
+    pub(crate) fn serve_with(&self, limits: Limits, clock: Arc<dyn Clock>) -> Serving {
+        let image = File::options().read(true).write(true).open(self.image());
+        serve(
+            self.open_with(clock),
+            &image.unwrap(),
+            &self.socket(),
+            limits,
+        )
+        .unwrap()
     }
 
     pub(crate) fn client(&self) -> Client {
