@@ -262,13 +262,14 @@ impl<P: Pmem> Pxfs<P> {
         done
     }
 
-    /// The time of an operation: not long after now, and not before the last one.
+    /// The time of an operation: not long after now, and not before the last one. If the clock was set back, the last
+    /// one can be long after now, and does not count.
     fn time(&self, session: &mut Session, time: Timestamp) -> Timestamp {
         if hit(Bug::AnyTime) {
             return time;
         }
         let latest = Timestamp(self.clock.now().0.saturating_add(AHEAD));
-        session.last = time.min(latest).max(session.last);
+        session.last = time.max(session.last).min(latest);
         session.last
     }
 

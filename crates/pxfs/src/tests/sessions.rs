@@ -1,10 +1,15 @@
 //! Sessions: remote calls, holds, and the end.
 
+use super::IMAGE;
 use super::clients::{All, service};
 use super::hostile::{World, at, node, user};
-use crate::Session;
+use crate::{MkfsOptions, Pxfs, Session, mkfs};
 use aerie_proto::ops::{Batch, Call, Data, Op, Operation, Read, Reply};
-use vfs::{Errno, FileSystem, FileType, Ino, OpenFlags, Removal};
+use medium::MemoryPmem;
+use std::sync::Arc;
+use vfs::{
+    Atime, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, OpenFlags, Removal, Timestamp,
+};
 
 /// A client without memory: what it reads and changes by calls.
 #[test]
@@ -118,4 +123,32 @@ fn world_file() -> Op<'static> {
         node: node(FileType::Regular),
         object: None,
     }
+}
+
+/// A client whose clock is that of the service. Its times are not those of before the clock was set back.
+#[test]
+fn times_go_on_after_the_clock_was_set_back() {
+    const SECOND: i64 = 1_000_000_000;
+    let memory = Arc::new(MemoryPmem::new(IMAGE));
+    mkfs(&memory, &MkfsOptions::default()).unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(10_000 * SECOND), 1_000));
+    let service = Pxfs::open(memory, clock.clone(), Atime::Never).unwrap();
+    let mut session = service.begin(user(0), true);
+    for (name, second) in [("early", 10_000), ("set back", 5_000), ("later", 5_010)] {
+        clock.set(Timestamp(second * SECOND));
+        let (caller, time) = (None, clock.now());
+        let op = Op::Make {
+            at: at(Ino::ROOT, name),
+            node: node(FileType::Regular),
+            object: None,
+        };
+        let mut batch = Batch::default();
+        batch.push(&Operation { caller, time, op });
+        let answers = service.apply(&mut session, &All, batch.bytes()).unwrap();
+        assert_eq!(answers.refused, []);
+        let made = service.lookup(&Ctx::root(), Ino::ROOT, name.as_bytes());
+        let late = made.unwrap().mtime.0 - second * SECOND;
+        assert!((0..=2 * SECOND).contains(&late), "{name}: {late} ns");
+    }
+    service.end(session);
 }
