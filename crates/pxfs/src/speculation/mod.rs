@@ -384,8 +384,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         match *op {
             // No call waits for them.
             Op::Access { .. } | Op::Release { .. } => return,
-            Op::Tmpfile { object, .. } => {
-                object.into_iter().for_each(|object| state.untell(object));
+            // The caller may still name the file that was not made. So no other one gets its number in this session.
+            Op::Make { object, .. } | Op::Put { object, .. } => {
+                object.and_then(|object| state.reserve.take_object(object));
+            }
+            Op::Tmpfile {
+                object: Some(object),
+                ..
+            } => {
+                state.reserve.take_object(object);
+                state.untell(object);
             }
             Op::Hold { ino } | Op::Open { ino, .. } => {
                 object(ino)
