@@ -48,7 +48,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         })
     }
 
-    fn object_of(&self, attr: &Attr) -> Option<ObjectId> {
+    pub(crate) fn object_of(&self, attr: &Attr) -> Option<ObjectId> {
         inode::object(self.fs.store.superblock(), attr.ino)
     }
 

@@ -46,6 +46,9 @@ use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, OpenFlags, Result, StatFs, Timest
 /// Headers or pages that are asked for at first, and at most.
 const FIRST_REQUEST: usize = 64;
 const LARGEST_REQUEST: usize = 4096;
+/// Bytes of a batch that is shipped while references are added, since a batch has a largest size. Tests have few
+/// references.
+const PIECE: usize = if cfg!(test) { 1 << 10 } else { 8 << 20 };
 
 /// The service, as a client reaches it. A speculation waits for the answers inside its calls.
 pub trait Host: Send + Sync {
@@ -253,25 +256,29 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if holds {
             // The caller gives up locks, and others can change what they are of.
             self.paths_change();
-            self.tell_all(&mut state);
+            self.tell_all(&mut state)?;
         }
-        self.flush(&mut state)?;
+        self.ship_batch(&mut state)
+    }
+
+    fn ship_batch(&self, state: &mut State) -> Result<()> {
+        self.flush(state)?;
         if state.batch.count() == 0 {
             // Lines of calls that were undone stay private.
             self.fs.store.restart(&state.reserve);
             return Ok(());
         }
-        self.give_back(&mut state);
+        self.give_back(state);
         match self.host.ship(state.batch.bytes()) {
             Ok(answers) => {
-                self.take_answers(&mut state, &answers);
+                self.take_answers(state, &answers);
                 Ok(())
             }
             Err(errno) => {
                 // Under `selvedge run` a fork may hold locks that the text of an error needs.
                 let number = errno.raw_os_error();
                 let why = format!("the calls were not shipped (errno {number})");
-                self.drop_all(&mut state, why);
+                self.drop_all(state, why);
                 Err(errno)
             }
         }
@@ -331,8 +338,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         state.batch.push_front(&Operation { caller, time, op });
     }
 
-    /// Has the service hold all objects with references.
-    fn tell_all(&self, state: &mut State) {
+    /// Has the service hold all objects with references. The gate is held for a change, and no call is half recorded.
+    fn tell_all(&self, state: &mut State) -> Result<()> {
         let superblock = self.fs.store.superblock();
         let memory = self.overlay();
         for object in self.fs.referenced() {
@@ -342,7 +349,11 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 let ino = inode::number(superblock, object);
                 self.push(state, None, Op::Hold { ino });
             }
+            if state.batch.bytes().len() >= PIECE {
+                self.ship_batch(state)?;
+            }
         }
+        Ok(())
     }
 
     /// Makes contents durable.

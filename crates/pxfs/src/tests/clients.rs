@@ -32,6 +32,8 @@ pub(super) struct Link {
     most: usize,
     /// Number of requests for more.
     requests: AtomicUsize,
+    /// Bytes of the longest batch.
+    longest: AtomicUsize,
 }
 
 impl Link {
@@ -59,6 +61,7 @@ impl Host for Link {
     }
 
     fn ship(&self, batch: &[u8]) -> vfs::Result<Answers> {
+        self.longest.fetch_max(batch.len(), Relaxed);
         self.with(|session| self.service.apply(session, &All, batch).unwrap())
     }
 
@@ -80,9 +83,14 @@ pub(super) type Client = Speculation<Memory, Link>;
 
 /// A client of the super-user, which stores contents itself if it is trusted.
 pub(super) fn client(service: &Arc<Pxfs<Memory>>, is_trusted: bool) -> Client {
+    client_of(service, 0, is_trusted)
+}
+
+/// A client of a user and of the group with the same number.
+pub(super) fn client_of(service: &Arc<Pxfs<Memory>>, user: u32, is_trusted: bool) -> Client {
     let who = Credentials {
-        uid: 0,
-        gid: 0,
+        uid: user,
+        gid: user,
         groups: Vec::new(),
     };
     let session = service.begin(who.clone(), is_trusted);
@@ -91,6 +99,7 @@ pub(super) fn client(service: &Arc<Pxfs<Memory>>, is_trusted: bool) -> Client {
         session: Mutex::new(Some(session)),
         most: 1000,
         requests: AtomicUsize::new(0),
+        longest: AtomicUsize::new(0),
     };
     let access = [Access::ReadOnly, Access::ReadWrite][usize::from(is_trusted)];
     let memory = service.store.memory().clone();
@@ -367,4 +376,27 @@ fn files_that_come_and_go_need_few_requests() {
     let requests = client.host().requests.load(Relaxed);
     assert!(ships > 0, "the service gives all that is asked for");
     assert!(requests < 300, "{requests} requests and {ships} batches");
+}
+
+/// A client with many references reports them in several batches.
+#[test]
+fn references_are_reported_in_pieces() {
+    let service = service(1_000);
+    let client = client(&service, true);
+    let cx = vfs::Ctx::root();
+    let files: Vec<_> = (0..300)
+        .map(|n| {
+            let name = format!("{n}");
+            client.create(&cx, vfs::Ino::ROOT, name.as_bytes(), 0o600)
+        })
+        .collect();
+    client.sync().unwrap();
+    client.host().longest.store(0, Relaxed);
+    client.ship(true).unwrap();
+    let longest = client.host().longest.load(Relaxed);
+    assert!(longest < 1100, "{longest} bytes");
+    for file in files {
+        let object = client.object_of(&file.unwrap()).unwrap();
+        assert!(service.is_referenced(object));
+    }
 }
