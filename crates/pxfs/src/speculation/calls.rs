@@ -132,6 +132,13 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
         let ctime = set.ctime.filter(|_| self.is_trusted);
         let set = SetAttr { ctime, ..*set };
         let _gate = self.fs.gate.write();
+        let object = inode::object(self.fs.store.superblock(), ino);
+        let is_directory = object.is_some_and(|object| object.kind() == Kind::Collection);
+        if is_directory && set.changes_rights() && !self.is_trusted {
+            // Afterwards this user may have no path to the files below. The service then accepts calls only on those
+            // that it holds for the client.
+            self.tell_all(&mut self.state.lock())?;
+        }
         let attr = self.record(
             cx,
             |tx, by| self.fs.set_attr(tx, by, ino, &set),

@@ -1,11 +1,11 @@
 //! Paths that clients rely on: while a cache says that a path leads to a directory, its names do.
 
-use super::clients::{Client, client, service};
+use super::clients::{Client, client, client_of, service};
 use crate::seeded::{Bug, arm};
 use oracle::script::{State, generate, run_op};
 use oracle::snapshot::Snapshot;
 use std::collections::BTreeSet;
-use vfs::{Ctx, Errno, FileSystem, FileType, Ino, Paths, Result};
+use vfs::{Ctx, Errno, FileSystem, FileType, Ino, Paths, Result, SetAttr};
 
 /// A client, with what two users know of its paths.
 struct Walker {
@@ -162,4 +162,30 @@ fn a_refused_directory_is_not_known_any_more() {
         known[n].get(version, &cx, (Ino::ROOT, b"dir")).is_some()
     };
     assert!(is_known(0) && !is_known(1));
+}
+
+fn set_mode(fs: &dyn FileSystem, cx: &Ctx, ino: Ino, mode: u32) {
+    let set = SetAttr {
+        perm: Some(mode),
+        ..SetAttr::default()
+    };
+    fs.setattr(cx, ino, &set).unwrap();
+}
+
+/// A program works in a directory, and its user takes the rights to a directory above.
+#[test]
+fn a_directory_stays_usable_after_a_chmod_above() {
+    const USER: u32 = 1000;
+    let (service, cx) = (service(1_000), Ctx::user(USER, USER));
+    set_mode(&*service, &Ctx::root(), Ino::ROOT, 0o777);
+    let client = client_of(&service, USER, false);
+    let above = client.mkdir(&cx, Ino::ROOT, b"above", 0o700).unwrap().ino;
+    let dir = client.mkdir(&cx, above, b"directory", 0o700).unwrap().ino;
+    client.sync().unwrap();
+    set_mode(&client, &cx, above, 0);
+    let file = client.create(&cx, dir, b"file", 0o600).unwrap().ino;
+    client.write(&cx, file, 0, b"contents").unwrap();
+    assert_eq!(client.sync(), Ok(()));
+    let found = service.lookup(&Ctx::root(), dir, b"file").unwrap();
+    assert_eq!((found.ino, found.size), (file, 8));
 }
