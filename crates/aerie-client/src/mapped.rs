@@ -17,7 +17,7 @@ use crate::contended::Contended;
 use crate::linger::Linger;
 use crate::memory::Memory;
 use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
-use crate::remote::Remote;
+use crate::remote::{Remote, allocate_in_parts};
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
@@ -586,9 +586,16 @@ impl<P: Memory> FileSystem for Mapped<P> {
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
-        let need = Need::Inode(ino, Exclusive);
-        let done = self.change(need, |fs| fs.fallocate(cx, ino, kind, off, len));
-        self.or_remote(cx, done, |remote| remote.fallocate(cx, ino, kind, off, len))
+        let next = |from: u64| {
+            let found = self.call(Need::Inode(ino, Shared), |fs| fs.next_page(ino, from));
+            // If this client may not read the tree of the file, no part is left out.
+            found.map_or(from, |found| found.unwrap_or(u64::MAX))
+        };
+        allocate_in_parts(kind, off, len, next, |off, len| {
+            let need = Need::Inode(ino, Exclusive);
+            let done = self.change(need, |fs| fs.fallocate(cx, ino, kind, off, len));
+            self.or_remote(cx, done, |remote| remote.fallocate(cx, ino, kind, off, len))
+        })
     }
 
     fn seek(&self, cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {

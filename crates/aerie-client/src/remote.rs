@@ -14,6 +14,39 @@ use vfs::{
 const PART: usize = aerie_proto::ops::REPLY_MAX as usize;
 /// Bytes of names in a part of a listing.
 const LIST_BYTES: u32 = 64 << 10;
+/// Bytes that one operation allocates or zeroes. A client has room for 4 GiB of new pages before it ships, and the
+/// log of the service for the changes of 16 GiB.
+const ALLOCATE_PART: u64 = 1 << 30;
+
+/// Allocates or zeroes a range of a file in parts, which end at multiples of [`ALLOCATE_PART`]. Zeroes only what is
+/// at or after the offset that `next` returns for the begin of a part; it finds the next page of the file.
+pub(crate) fn allocate_in_parts(
+    kind: Fallocate,
+    off: u64,
+    len: u64,
+    next: impl Fn(u64) -> u64,
+    allocate: impl Fn(u64, u64) -> Result<()>,
+) -> Result<()> {
+    let end = off.checked_add(len).filter(|end| *end <= pxfs::SIZE_MAX);
+    let Some(end) = end.filter(|_| len > ALLOCATE_PART) else {
+        return allocate(off, len);
+    };
+    let mut from = off;
+    loop {
+        let stop = end.min((from / ALLOCATE_PART + 1) * ALLOCATE_PART);
+        allocate(from, stop - from)?;
+        if stop == end {
+            return Ok(());
+        }
+        from = match kind {
+            Fallocate::Allocate { .. } => stop,
+            // The last part sets the size.
+            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
+                next(stop).clamp(stop, (end - 1) / ALLOCATE_PART * ALLOCATE_PART)
+            }
+        };
+    }
+}
 
 /// The file system.
 pub(crate) struct Remote {
@@ -308,12 +341,15 @@ impl FileSystem for Remote {
     }
 
     fn fallocate(&self, _: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
-        done(self.change(Op::Allocate {
-            ino,
-            kind,
-            off,
-            len,
-        })?)
+        let next = |from| from;
+        allocate_in_parts(kind, off, len, next, |off, len| {
+            done(self.change(Op::Allocate {
+                ino,
+                kind,
+                off,
+                len,
+            })?)
+        })
     }
 
     fn seek(&self, _: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {
@@ -375,5 +411,56 @@ impl FileSystem for Remote {
 
     fn removexattr(&self, _: &Ctx, ino: Ino, name: &[u8]) -> Result<()> {
         done(self.change(Op::RemoveXattr { ino, name })?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    const GIB: u64 = 1 << 30;
+
+    /// The parts of a range of a file that has one page, at an offset.
+    fn parts(kind: Fallocate, off: u64, len: u64, page: u64) -> Vec<(u64, u64)> {
+        let parts = RefCell::new(Vec::new());
+        let next = |from| if from <= page { page } else { u64::MAX };
+        let allocate = |off, len| {
+            parts.borrow_mut().push((off, len));
+            Ok(())
+        };
+        assert_eq!(allocate_in_parts(kind, off, len, next, allocate), Ok(()));
+        parts.into_inner()
+    }
+
+    #[test]
+    fn long_ranges_are_allocated_in_parts() {
+        let kind = Fallocate::Allocate { keep_size: false };
+        let all = parts(kind, 5, 5 * GIB, 0);
+        assert_eq!((all.len(), all[0], all[5]), (6, (5, GIB - 5), (5 * GIB, 5)));
+        let mut end = 5;
+        for (off, len) in all {
+            assert_eq!(off, end);
+            end = off + len;
+        }
+        assert_eq!(parts(kind, 7, GIB, 0), [(7, GIB)]);
+        // The call itself fails.
+        for len in [pxfs::SIZE_MAX, u64::MAX] {
+            assert_eq!(parts(kind, 1, len, 0), [(1, len)]);
+        }
+    }
+
+    #[test]
+    fn parts_without_pages_are_not_zeroed() {
+        let page = 70 * GIB + 4096;
+        for kind in [
+            Fallocate::PunchHole,
+            Fallocate::ZeroRange { keep_size: true },
+        ] {
+            let all = parts(kind, 5, 100 * GIB, page);
+            let last = (100 * GIB, 5);
+            assert_eq!(all, [(5, GIB - 5), (page, GIB - 4096), last]);
+            assert_eq!(parts(kind, 5, pxfs::SIZE_MAX - 5, page).len(), 3);
+        }
     }
 }

@@ -16,7 +16,7 @@ use vfs::{Attr, FileFlags, FileType, Ino, Timestamp};
 pub(crate) const ATIME: u64 = 3;
 
 /// Largest file in bytes: what a tree of pages can hold.
-pub(crate) const SIZE_MAX: u64 = 1 << 48;
+pub const SIZE_MAX: u64 = 1 << 48;
 
 /// The inode number of an object. The root has 1, as everywhere.
 pub(crate) fn number(superblock: &Superblock, object: ObjectId) -> Ino {

@@ -48,6 +48,7 @@ pub use data::WRITE_MAX;
 #[cfg(feature = "engine")]
 pub use dump::{DumpError, dump};
 pub use fs::Pxfs;
+pub use inode::SIZE_MAX;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use session::{Authority, Credentials, Session};
 pub use speculation::{Access, Host, InPlace, Speculation};

@@ -214,6 +214,18 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.ships.are_under_way()
     }
 
+    /// The byte offset of the first page of a file that begins at an offset or after it.
+    ///
+    /// # Errors
+    /// There is no such file, or its tree cannot be read.
+    pub fn next_page(&self, ino: Ino, off: u64) -> Result<Option<u64>> {
+        self.fs.shared(|| {
+            let file = self.fs.inode(self.overlay(), ino)?;
+            let index = aerie_objects::next_page(self.overlay(), file.object, off.div_ceil(PAGE))?;
+            Ok(index.map(|index| index * PAGE))
+        })
+    }
+
     /// The batch.
     #[cfg(test)]
     pub(crate) fn recorded(&self) -> Vec<u8> {
