@@ -1,11 +1,14 @@
 //! Messages of a client: each is copied from the socket as a whole before anything looks at it.
 //!
 //! The memory for messages of all clients together is bounded. A message that has begun must arrive
-//! within a time, so that no client keeps its part of that memory.
+//! within a time, so that no client keeps its part of that memory. Users who are not trusted have a half of it
+//! together, and each of them an eighth: otherwise messages that never end could hold up those of other users for
+//! longer than a lease.
 
 use aerie_proto::messages::{BadFrame, FRAME_MAX, HEAD_BYTES, len_of};
 use parking_lot::{Condvar, Mutex};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -16,37 +19,80 @@ const SMALL: usize = 64 << 10;
 
 /// Memory for large messages.
 pub(super) struct Budget {
-    left: Mutex<usize>,
+    bytes: usize,
+    taken: Mutex<Taken>,
     freed: Condvar,
 }
 
+#[derive(Default)]
+struct Taken {
+    all: usize,
+    /// By users who are not trusted.
+    untrusted: usize,
+    of: HashMap<u32, usize>,
+}
+
 /// A part of the memory.
-pub(super) struct Share(Arc<Budget>, usize);
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    bytes: usize,
+    user: Option<u32>,
+}
 
 impl Budget {
     pub(super) fn new(bytes: usize) -> Self {
         Self {
-            left: Mutex::new(bytes.max(FRAME_MAX)),
+            bytes: bytes.max(2 * FRAME_MAX),
+            taken: Mutex::default(),
             freed: Condvar::new(),
         }
     }
 
-    /// Takes a part, and waits for it.
-    fn take(self: &Arc<Self>, bytes: usize) -> Share {
+    /// Takes a part for a user, if the user is not trusted, and waits for it.
+    fn take(self: &Arc<Self>, bytes: usize, user: Option<u32>) -> Share {
         let bytes = if bytes > SMALL { bytes } else { 0 };
-        let mut left = self.left.lock();
-        self.freed.wait_while(&mut left, |left| *left < bytes);
-        *left -= bytes;
-        drop(left);
-        Share(Arc::clone(self), bytes)
+        let mut taken = self.taken.lock();
+        self.freed
+            .wait_while(&mut taken, |taken| !self.has_room(taken, bytes, user));
+        taken.change(user, |count| count + bytes);
+        drop(taken);
+        let budget = Arc::clone(self);
+        Share {
+            budget,
+            bytes,
+            user,
+        }
+    }
+
+    fn has_room(&self, taken: &Taken, bytes: usize, user: Option<u32>) -> bool {
+        let own = user.and_then(|user| taken.of.get(&user)).unwrap_or(&0);
+        let is_permitted = user.is_none()
+            || taken.untrusted + bytes <= self.bytes / 2
+                && own + bytes <= FRAME_MAX.max(self.bytes / 8);
+        bytes == 0 || is_permitted && taken.all + bytes <= self.bytes
+    }
+}
+
+impl Taken {
+    fn change(&mut self, user: Option<u32>, change: impl Fn(usize) -> usize) {
+        self.all = change(self.all);
+        if let Some(user) = user {
+            self.untrusted = change(self.untrusted);
+            let own = self.of.entry(user).or_default();
+            *own = change(*own);
+            if *own == 0 {
+                self.of.remove(&user);
+            }
+        }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if self.1 > 0 {
-            *self.0.left.lock() += self.1;
-            self.0.freed.notify_all();
+        if self.bytes > 0 {
+            let mut taken = self.budget.taken.lock();
+            taken.change(self.user, |count| count - self.bytes);
+            self.budget.freed.notify_all();
         }
     }
 }
@@ -68,6 +114,8 @@ pub(super) enum Ended {
 pub(super) struct Inbox<'a> {
     socket: &'a UnixStream,
     budget: &'a Arc<Budget>,
+    /// The user, if it is not trusted.
+    user: Option<u32>,
     patience: Duration,
     small: Vec<u8>,
 }
@@ -76,6 +124,7 @@ impl<'a> Inbox<'a> {
     pub(super) fn new(
         socket: &'a UnixStream,
         budget: &'a Arc<Budget>,
+        user: Option<u32>,
         patience: Duration,
     ) -> std::io::Result<Self> {
         socket.set_read_timeout(Some(patience))?;
@@ -83,6 +132,7 @@ impl<'a> Inbox<'a> {
         Ok(Self {
             socket,
             budget,
+            user,
             patience,
             small,
         })
@@ -103,7 +153,7 @@ impl<'a> Inbox<'a> {
         let until = Instant::now() + self.patience;
         self.fill(&mut head[first..], until)?;
         let len = len_of(head)?;
-        let share = self.budget.take(len);
+        let share = self.budget.take(len, self.user);
         let until = Instant::now() + self.patience; // the wait for memory is not the client's
         let mut small = std::mem::take(&mut self.small);
         let bytes = match small.get_mut(..len) {

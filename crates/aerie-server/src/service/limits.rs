@@ -16,7 +16,8 @@ pub struct Limits {
     pub locks_per_client: usize,
     /// Most free pages, and most headers of new objects, that are reserved for a client.
     pub reserve: usize,
-    /// Memory for requests that are being received or served, of all clients together.
+    /// Memory for requests that are being received or served, of all clients together. A user who is not trusted has
+    /// an eighth of it, or room for one request.
     pub request_bytes: usize,
     /// Memory for answers that a client has not read. Its connection ends when it needs more.
     pub answer_bytes: usize,

@@ -269,7 +269,8 @@ impl<P: Pmem + 'static> Service<P> {
         if !connection.greet(store, descriptor.as_ref(), self.image.is_protected()) {
             return Ok(());
         }
-        let inbox = Inbox::new(&connection.socket, &self.budget, self.limits.lease);
+        let user = (connection.class != Class::Trusted).then_some(connection.uid);
+        let inbox = Inbox::new(&connection.socket, &self.budget, user, self.limits.lease);
         let mut inbox = inbox.map_err(|e| e.to_string())?;
         let mut last = 0;
         loop {

@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_batch_needs_locks_and_its_own_session", batches),
     ("connections_of_other_users_are_limited", connections),
     ("reserves_are_limited", reserves),
+    ("half_sent_messages_hold_up_their_user_only", half_sent),
 ];
 
 /// Runs an attack beside a good client.
@@ -243,5 +244,35 @@ fn reserves() {
         while free(&mut good) < before {
             std::thread::yield_now();
         }
+    });
+}
+
+/// Another user begins messages that would fill the memory for requests.
+fn half_sent() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::test("needs root, for a client of another user");
+    }
+    beside_a_client(Limits::default(), |world| {
+        let begin = || {
+            become_user(STRANGER);
+            let count = Limits::default().per_user;
+            let peers = (0..count).map(|_| Peer::new(&world.socket()).unwrap());
+            let head = (Limits::default().request_bytes / count) as u32;
+            let head = head.to_le_bytes();
+            let begun = peers.map(|mut peer| {
+                peer.socket.write_all(&head).unwrap();
+                peer
+            });
+            begun.collect::<Vec<_>>()
+        };
+        let begun = std::thread::scope(|scope| scope.spawn(begin).join().unwrap());
+        std::thread::sleep(Duration::from_millis(300));
+        let mut peer = Peer::begin(&world.socket());
+        let soon = Duration::from_secs(5);
+        peer.socket.set_read_timeout(Some(soon)).unwrap();
+        let long = vec![0xff; 200_000];
+        let refused = peer.ask(Request::Call(Bytes::new(&long)));
+        assert!(refused.is_err());
+        drop(begun);
     });
 }
