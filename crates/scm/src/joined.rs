@@ -340,7 +340,8 @@ mod tests {
         let server = crate::Server::without_socket(store.clone()).unwrap();
         let (uid, gid, groups) = (40_000, 40_000, Vec::new());
         let who = Credentials { uid, gid, groups };
-        let client = crate::Client::of(server.connection(who).unwrap());
+        let (connection, _passed) = server.connection(who).unwrap();
+        let client = crate::Client::of(connection);
         let memory = client.join("p", &MapOptions::default()).unwrap();
         assert_eq!(memory.load(PAGE_BYTES), Ok(7));
         assert_eq!(memory.load(0), Err(MediumError::Denied { off: 0 }));

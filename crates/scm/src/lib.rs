@@ -136,7 +136,7 @@ pub use format::{Geometry, MOST_PAGES, MOST_SLOTS, NAME_BYTES, PAGE_BYTES, Parti
 pub use identity::{AccessList, Credentials, Entry, Identity, Rights, Subject};
 pub use joined::Joined;
 pub use piece::Piece;
-pub use server::{Limits, Server};
+pub use server::{Limits, Passed, Server};
 pub use single::SingleFile;
 pub use space::{Source, Space, Window};
 pub use store::Store;

@@ -26,14 +26,14 @@ use rustix::fs::{FileType, Mode, chmod, lstat, unlink};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, connect, listen, recv, sendmsg, socket_with,
-    socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
+    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recv, sendmsg,
+    shutdown, socket_with, socketpair,
 };
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use zerocopy::IntoBytes;
 
@@ -143,20 +143,22 @@ impl Server {
     }
 
     /// A connected socket for a client with these credentials, which the caller vouches for. The limits of
-    /// connections do not apply.
+    /// connections do not apply. The server ends the connection when the caller drops the second value.
     ///
     /// # Errors
     /// [`ScmError::System`].
-    pub fn connection(&self, who: Credentials) -> Result<OwnedFd, ScmError> {
+    pub fn connection(&self, who: Credentials) -> Result<(OwnedFd, Passed), ScmError> {
         let failed = |e: Errno| ScmError::system("make", "a connection", e);
         let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let pair = socketpair(unix, packets, SocketFlags::CLOEXEC, None);
         let (socket, other) = pair.map_err(failed)?;
         rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
         set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES).map_err(failed)?;
+        let socket = Arc::new(socket);
+        let passed = Passed(Arc::downgrade(&socket));
         self.requests.lock().new.push(Connection { socket, who });
         self.wake();
-        Ok(other)
+        Ok((other, passed))
     }
 
     fn wake(&self) {
@@ -173,6 +175,18 @@ impl Drop for Server {
         self.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+/// The server's end of a connection that was passed to a client. The connection ends when this is dropped.
+pub struct Passed(Weak<OwnedFd>);
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if let Some(socket) = self.0.upgrade() {
+            // The thread finds the end, and closes the socket.
+            let _ = shutdown(&socket, Shutdown::Both);
         }
     }
 }
@@ -204,7 +218,7 @@ fn listener(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 struct Connection {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     who: Credentials,
 }
 
@@ -288,6 +302,7 @@ impl<F: Files> Serving<F> {
             gid: peer.gid,
             groups: peer.groups,
         };
+        let socket = Arc::new(socket);
         let client = Connection { socket, who };
         let own = self
             .clients

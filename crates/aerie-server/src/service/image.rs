@@ -63,14 +63,14 @@ impl Image {
         })
     }
 
-    /// The descriptor for a client of a class.
+    /// The descriptor for a client of a class, and the manager's end, if it is a connection to the manager.
     pub(super) fn descriptor(
         &self,
         class: Class,
         who: &pxfs::Credentials,
-    ) -> Result<Option<OwnedFd>, String> {
+    ) -> Result<(Option<OwnedFd>, Option<scm::Passed>), String> {
         let descriptor = match (self, class) {
-            (_, Class::Remote) => return Ok(None),
+            (_, Class::Remote) => return Ok((None, None)),
             (Self::File { both, .. }, Class::Trusted) => both.try_clone(),
             (Self::File { reading, .. }, Class::Reader) => reading.try_clone(),
             (Self::Protected(server), _) => {
@@ -81,10 +81,12 @@ impl Image {
                 };
                 let (gid, groups) = (who.gid, who.groups.clone());
                 let who = scm::Credentials { uid, gid, groups };
-                return server.connection(who).map(Some).map_err(|e| e.to_string());
+                let (connection, end) = server.connection(who).map_err(|e| e.to_string())?;
+                return Ok((Some(connection), Some(end)));
             }
         };
-        descriptor.map(Some).map_err(|e| e.to_string())
+        let descriptor = descriptor.map_err(|e| e.to_string())?;
+        Ok((Some(descriptor), None))
     }
 }
 
@@ -143,7 +145,8 @@ mod tests {
             gid: stranger.gid,
             groups: vec![],
         };
-        assert!(image.descriptor(Class::Remote, &who).unwrap().is_none());
+        let (descriptor, _) = image.descriptor(Class::Remote, &who).unwrap();
+        assert!(descriptor.is_none());
         let owner = Peer {
             uid: rustix::process::geteuid().as_raw(),
             ..stranger

@@ -264,11 +264,13 @@ impl<P: Pmem + 'static> Service<P> {
             Some(session) => session.who().clone(),
             None => return Ok(()),
         };
-        let descriptor = self.image.descriptor(connection.class, &who)?;
+        // The connection to the manager ends with this one.
+        let (descriptor, _manager) = self.image.descriptor(connection.class, &who)?;
         let store = (superblock.bytes, superblock.seed);
         if !connection.greet(store, descriptor.as_ref(), self.image.is_protected()) {
             return Ok(());
         }
+        drop(descriptor);
         let user = (connection.class != Class::Trusted).then_some(connection.uid);
         let inbox = Inbox::new(&connection.socket, &self.budget, user, self.limits.lease);
         let mut inbox = inbox.map_err(|e| e.to_string())?;

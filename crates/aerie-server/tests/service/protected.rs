@@ -17,7 +17,7 @@ use pxfs::{MkfsOptions, Pxfs};
 use scm::{Identity, files::Part};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vfs::{
     Atime, Ctx, Errno, Fallocate, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr,
     SystemClock,
@@ -31,6 +31,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     (
         "open_files_stay_readable_after_a_change_of_modes",
         open_files,
+    ),
+    (
+        "the_connection_to_the_manager_ends_with_its_client",
+        manager_ends,
     ),
 ];
 pub(crate) const CLIENTS: &[(&str, Role)] = &[
@@ -418,6 +422,23 @@ fn open_files() {
     }
     assert_eq!(stranger.sync(), Ok(()));
     drop((root, stranger));
+    service.stop();
+    check(&world);
+}
+
+/// A client closes its connection, and keeps the one to the manager.
+fn manager_ends() {
+    let world = new_world();
+    let service = serve(&world);
+    let peer = Peer::begin(&world.socket());
+    let manager = scm::Client::of(peer.descriptor.unwrap());
+    assert!(manager.partitions().is_ok());
+    drop(peer.socket);
+    let limit = Instant::now() + Duration::from_secs(20);
+    while manager.partitions().is_ok() {
+        assert!(Instant::now() < limit, "the connection stays");
+        std::thread::yield_now();
+    }
     service.stop();
     check(&world);
 }
