@@ -181,11 +181,7 @@ fn a_client_that_does_not_answer_a_revoke_blocks_others_for_one_lease() {
     assert_eq!(net.service.deadline(), Some(LEASE));
     net.now = LEASE;
     let out = net.service.tick(net.now);
-    let expired = Tell::Expired(End::NotReleased(LockId(7)));
-    assert!(
-        out.iter()
-            .any(|(to, message)| *to == ClientId(0) && message.tell == expired)
-    );
+    assert!(has_not_released(&out, 0, 7));
     assert!(granted(&out, 1).is_some());
     net.service.audit().expect("the invariants hold");
 }
@@ -194,12 +190,62 @@ fn a_client_that_does_not_answer_a_revoke_blocks_others_for_one_lease() {
 fn a_session_does_not_end_while_a_batch_is_applied() {
     let mut net = begun(1);
     let epoch = net.epochs[&ClientId(0)];
-    assert!(net.service.pin(ClientId(0), epoch));
+    assert!(net.service.pin(ClientId(0), epoch, Duration::ZERO));
     assert_eq!(net.service.tick(LEASE), Outgoing::new());
     net.service.unpin(ClientId(0), epoch, LEASE);
     assert_eq!(net.service.tick(LEASE), Outgoing::new());
     assert_eq!(net.service.tick(2 * LEASE).len(), 1);
-    assert!(!net.service.pin(ClientId(0), epoch));
+    assert!(!net.service.pin(ClientId(0), epoch, 2 * LEASE));
+}
+
+/// Whether a client has lost its session for want of a release.
+fn has_not_released(out: &Outgoing, client: u64, lock: u64) -> bool {
+    let expired = Tell::Expired(End::NotReleased(LockId(lock)));
+    out.iter()
+        .any(|(to, message)| *to == ClientId(client) && message.tell == expired)
+}
+
+#[test]
+fn batches_do_not_keep_a_lock_beyond_the_deadline() {
+    let mut net = begun(2);
+    let (client, epoch) = (ClientId(0), net.epochs[&ClientId(0)]);
+    net.request(0, 7, Mode::tree(X));
+    net.request(1, 7, Mode::tree(X));
+    let second = Duration::from_secs(1);
+    while net.now < LEASE {
+        assert!(net.service.pin(client, epoch, net.now));
+        assert_eq!(net.service.tick(net.now), Outgoing::new());
+        net.now += second;
+        net.ask(1, Ask::Renew);
+        net.service.unpin(client, epoch, net.now);
+    }
+    assert!(!net.service.pin(client, epoch, net.now));
+    let out = net.service.tick(net.now);
+    assert!(has_not_released(&out, 0, 7));
+    assert!(granted(&out, 1).is_some());
+    net.service.audit().expect("the invariants hold");
+}
+
+#[test]
+fn a_client_can_answer_a_revoke_after_a_long_batch() {
+    let mut net = begun(2);
+    let (client, epoch) = (ClientId(0), net.epochs[&ClientId(0)]);
+    let (grant, _) = granted(&net.request(0, 7, Mode::tree(X)), 0).expect("it is free");
+    assert!(net.service.pin(client, epoch, net.now));
+    net.now += Duration::from_secs(1);
+    net.request(1, 7, Mode::tree(X));
+    net.now = 3 * LEASE;
+    net.ask(1, Ask::Begin);
+    net.request(1, 7, Mode::tree(X));
+    net.service.unpin(client, epoch, net.now);
+    net.service.audit().expect("the invariants hold");
+    net.now += LEASE - Duration::from_secs(1);
+    assert_eq!(net.service.tick(net.now), Outgoing::new());
+    assert!(net.service.pin(client, epoch, net.now));
+    net.service.unpin(client, epoch, net.now);
+    let lock = LockId(7);
+    let out = net.ask(0, Ask::Release { lock, grant });
+    assert!(granted(&out, 1).is_some());
 }
 
 /// Later readers do not pass a writer that waits.

@@ -92,6 +92,15 @@ impl Lock {
         self.waiting.retain(|waiter| !is_withdrawn(waiter));
     }
 
+    /// Sets the time of an unanswered revoke.
+    pub(super) fn postpone(&mut self, client: ClientId, at: Duration) {
+        let mut holders = self.holders.iter_mut();
+        let holder = holders.find(|holder| holder.client == client);
+        if let Some(revoked) = holder.and_then(|holder| holder.revoked.as_mut()) {
+            revoked.since = at;
+        }
+    }
+
     /// Lowers what a client holds. Returns the time of the revoke that this answers.
     pub(super) fn lower(&mut self, client: ClientId, mode: Mode) -> Option<Duration> {
         let mut holders = self.holders.iter();

@@ -4,7 +4,8 @@
 //! 1. The modes of all holders of a lock are compatible, at any time.
 //! 2. A request is granted before all later requests with which it is incompatible. Every request is
 //!    granted, withdrawn with its session, or refused, provided that the time proceeds.
-//! 3. A session blocks others for at most one lease after it was revoked.
+//! 3. A session blocks others for at most one lease after it was revoked, or after the end of the batch that was
+//!    applied then, and until the end of one more batch.
 //! 4. A message that is not allowed has no effect but one answer, with the reason. Nothing panics.
 //! 5. Memory is bounded by [`Limits`]: by the locks of each client, and by the number of clients.
 //! 6. [`Service::covers`] accepts only what the client holds in a session that has not ended.
@@ -68,6 +69,8 @@ struct Session {
     /// Requests that wait.
     waits: usize,
     pins: usize,
+    /// The time of the first of the pins.
+    pinned: Duration,
 }
 
 /// The service. Times are of any clock that does not go back.
@@ -135,9 +138,7 @@ impl Service {
                 self.end(client, End::NotRenewed, at);
             }
         }
-        let is_due = |since: Duration| since.saturating_add(self.limits.lease) <= at;
-        let due = self.unanswered.iter().take_while(|due| is_due(due.0));
-        let due: Vec<(LockId, ClientId)> = due.map(|due| (due.1, due.2)).collect();
+        let due: Vec<(LockId, ClientId)> = self.due(at).collect();
         for (lock, client) in due {
             if !self.is_pinned(client) {
                 self.end(client, End::NotReleased(lock), at);
@@ -155,11 +156,20 @@ impl Service {
     }
 
     /// Keeps a session from ending by a missed deadline, while a batch of it is applied. Returns
-    /// whether it is there.
-    pub fn pin(&mut self, client: ClientId, epoch: Epoch) -> bool {
+    /// whether it is there. One that has missed the deadline of a revoke is about to end, and gets no pin: with one
+    /// batch after another it would keep the lock.
+    pub fn pin(&mut self, client: ClientId, epoch: Epoch, at: Duration) -> bool {
+        let is_due = self.due(at).any(|(_, of)| of == client);
         let session = self.sessions.get_mut(&client);
-        let session = session.filter(|session| session.epoch == epoch);
-        session.map(|session| session.pins += 1).is_some()
+        let Some(session) = session.filter(|session| session.epoch == epoch) else {
+            return false;
+        };
+        if session.pins == 0 {
+            session.pinned = at;
+        }
+        let is_pinned = session.pins > 0 || !is_due;
+        session.pins += usize::from(is_pinned);
+        is_pinned
     }
 
     /// Undoes one [`Service::pin`]. The lease begins again: renewals may be unread, after a message that has
@@ -169,7 +179,33 @@ impl Service {
         if let Some(session) = session.filter(|session| session.epoch == epoch) {
             session.pins = session.pins.saturating_sub(1);
             session.renewed = session.renewed.max(at);
+            if session.pins == 0 {
+                let pinned = session.pinned;
+                self.postpone(client, pinned, at);
+            }
         }
+    }
+
+    /// Lets the time of the revokes begin now that a client got during a batch. It could not answer them before.
+    fn postpone(&mut self, client: ClientId, pinned: Duration, at: Duration) {
+        let sent = self.unanswered.iter().rev();
+        let sent = sent.take_while(|sent| sent.0 > pinned);
+        let sent: Vec<_> = sent.filter(|sent| sent.2 == client).copied().collect();
+        for (since, id, _) in sent {
+            if let Some(lock) = self.locks.get_mut(&id) {
+                lock.postpone(client, at);
+                self.unanswered.remove(&(since, id, client));
+                self.unanswered.insert((at, id, client));
+            }
+        }
+    }
+
+    /// The revokes whose deadline has passed.
+    fn due(&self, at: Duration) -> impl Iterator<Item = (LockId, ClientId)> {
+        let lease = self.limits.lease;
+        let due = self.unanswered.iter();
+        let due = due.take_while(move |due| due.0.saturating_add(lease) <= at);
+        due.map(|due| (due.1, due.2))
     }
 
     /// The mode that a client holds of a lock.
@@ -228,6 +264,7 @@ impl Service {
             locks: BTreeSet::new(),
             waits: 0,
             pins: 0,
+            pinned: at,
         };
         self.sessions.insert(from, session);
         let lease = self.limits.lease;

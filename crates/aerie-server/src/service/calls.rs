@@ -55,7 +55,8 @@ impl<P: Pmem + 'static> Service<P> {
         let delivers = std::thread::spawn(move || {
             while let Ok(Some(mut message)) = messages.recv() {
                 if let Tell::Begun { lease } = &mut message.tell {
-                    service.locks.lock().pin(CLIENT, message.epoch);
+                    let now = service.now();
+                    service.locks.lock().pin(CLIENT, message.epoch, now);
                     *lease = Duration::MAX;
                 }
                 service.clerk().deliver(message);

@@ -154,7 +154,8 @@ struct Pin<'a, P: Pmem + 'static> {
 
 impl<'a, P: Pmem + 'static> Pin<'a, P> {
     fn new(service: &'a Service<P>, client: ClientId, epoch: Epoch) -> Option<Self> {
-        let is_live = service.locks.lock().pin(client, epoch);
+        let now = service.now();
+        let is_live = service.locks.lock().pin(client, epoch, now);
         is_live.then_some(Self {
             service,
             client,
