@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use serde_bytes::{ByteBuf, Bytes};
 
 /// Version of the protocol. It changes with every message.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The name of the partition of a protected store.
 pub const PARTITION: &str = "pxfs";

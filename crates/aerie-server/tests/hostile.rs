@@ -168,6 +168,23 @@ fn a_client_and_the_number_of_clients_are_limited() {
 }
 
 #[test]
+fn a_client_waits_with_few_requests_for_a_lock() {
+    let mut net = begun(0);
+    net.service = Service::new(Limits {
+        locks_per_client: 1000,
+        ..LIMITS
+    });
+    (0..2).for_each(|client| drop(net.ask(client, Ask::Begin)));
+    net.request(0, 7, Mode::tree(X));
+    let out = (0..40).map(|_| net.request(1, 7, Mode::tree(X)));
+    let refused: Vec<_> = out.filter_map(|out| refusal(&out).cloned()).collect();
+    assert_eq!(refused, vec![Refusal::TooManyRequests(32); 8]);
+    // Another lock has a queue of its own.
+    assert!(granted(&net.request(1, 8, Mode::tree(X)), 1).is_some());
+    net.service.audit().expect("the invariants hold");
+}
+
+#[test]
 fn a_client_that_does_not_answer_a_revoke_blocks_others_for_one_lease() {
     let mut net = begun(2);
     net.request(0, 7, Mode::tree(X));

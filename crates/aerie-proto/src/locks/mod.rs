@@ -284,6 +284,9 @@ pub enum Refusal {
     /// The request would wait forever. Detected by debug builds of the service.
     #[error("deadlock: {}", describe(.0))]
     Deadlock(Vec<(ClientId, LockId)>),
+    /// The client waits for the lock as often as it may.
+    #[error("a client may wait with {0} requests for one lock")]
+    TooManyRequests(usize),
 }
 
 /// `client 1 waits for 0x40, which client 2 uses; client 2 waits for ...`

@@ -84,6 +84,12 @@ impl Lock {
         self.holders.iter().filter_map(revoked)
     }
 
+    /// The number of a client's requests in the queue.
+    pub(super) fn requests(&self, client: ClientId) -> usize {
+        let own = self.waiting.iter().filter(|waiter| waiter.client == client);
+        own.count()
+    }
+
     pub(super) fn enqueue(&mut self, waiter: Waiter) {
         self.waiting.push_back(waiter);
     }

@@ -35,6 +35,10 @@ use std::time::Duration;
 /// Used locks in a request, at most.
 const MOST_USES: usize = 64;
 
+/// Requests of a client that wait for one lock, at most. Each message about the lock takes time in proportion to
+/// the square of all that wait for it. The clerk of a client has a few.
+const MOST_REQUESTS: usize = 32;
+
 /// Bounds of the service.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -302,13 +306,21 @@ impl Service {
         }
     }
 
-    fn request(&mut self, id: LockId, waiter: Waiter, at: Duration) -> Result<(), Refusal> {
+    fn request(&mut self, id: LockId, mut waiter: Waiter, at: Duration) -> Result<(), Refusal> {
         let (from, seq) = (waiter.client, waiter.seq);
         if waiter.mode.is_none() {
             return Err(Refusal::NoMode);
         }
         if waiter.uses.len() > MOST_USES {
             return Err(Refusal::TooManyUses(MOST_USES));
+        }
+        if !cfg!(debug_assertions) {
+            // Only the search for deadlocks reads them.
+            waiter.uses = Vec::new();
+        }
+        let lock = self.locks.get(&id);
+        if lock.is_some_and(|lock| lock.requests(from) >= MOST_REQUESTS) {
+            return Err(Refusal::TooManyRequests(MOST_REQUESTS));
         }
         let most = self.limits.locks_per_client;
         let session = self.sessions.get_mut(&from).ok_or(Refusal::NoSession)?;
