@@ -17,7 +17,7 @@ use crate::apply::{Done, Run, Stop};
 use crate::fs::{Alone, Pxfs};
 use crate::session::{Authority, Session};
 use aerie_objects::{Result, Transaction};
-use aerie_proto::ops::{Answers, Operation, Refused, operations};
+use aerie_proto::ops::{Answers, Operation, REFUSED_MAX, Refused, operations};
 use medium::Pmem;
 use vfs::Errno;
 use vfs::sync::RwLockReadGuard;
@@ -109,7 +109,8 @@ impl<'a, P: Pmem> Part<'a, P> {
 }
 
 impl<P: Pmem> Pxfs<P> {
-    /// Runs the operations of a batch in their order, and makes those durable that it accepts.
+    /// Runs the operations of a batch in their order, and makes those durable that it accepts. Breaks the batch off
+    /// after [`REFUSED_MAX`] refusals, so that the answers take a bounded memory.
     ///
     /// `batch` must be memory that no client can change. The choices of the accepted operations are
     /// taken from the reserve of the session.
@@ -152,6 +153,9 @@ impl<P: Pmem> Pxfs<P> {
             };
             let errno = errno.raw_os_error();
             answers.refused.push(Refused { number, errno, why });
+            if answers.refused.len() >= REFUSED_MAX {
+                break;
+            }
         }
         part.commit()?;
         Ok(answers)

@@ -438,10 +438,13 @@ pub struct Refused {
     pub why: String,
 }
 
-/// The answer to a batch. The other operations are durable.
+/// Refused operations of a batch, at most. The service does not run what follows the last one.
+pub const REFUSED_MAX: usize = 1024;
+
+/// The answer to a batch. The other operations up to `count` are durable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
-    /// Number of operations that could be read.
+    /// Number of operations that could be read and were run.
     pub count: u32,
     /// The refused ones, by their numbers.
     pub refused: Vec<Refused>,

@@ -387,7 +387,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let mut refused = answers.refused.iter().peekable();
         for (number, operation) in (0..).zip(operations(batch.bytes())) {
             let Ok(operation) = operation else { break };
-            match refused.next_if(|refused| refused.number == number) {
+            let not_run = (number >= answers.count).then(|| not_run(number));
+            let refusal = refused.next_if(|refused| refused.number == number);
+            match refusal.or(not_run.as_ref()) {
                 Some(refusal) => {
                     self.paths_change();
                     self.take_refused(state, &operation.op, refusal);
@@ -572,6 +574,15 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if let Err(errno) = noted {
             tracing::warn!("the access time of {object} is not updated: {errno}");
         }
+    }
+}
+
+/// The refusal of an operation after the end of what the service has run.
+fn not_run(number: u32) -> Refused {
+    Refused {
+        number,
+        errno: Errno::IO.raw_os_error(),
+        why: "too many operations before it were refused".to_owned(),
     }
 }
 

@@ -280,6 +280,32 @@ fn a_refusal_is_reported_once() {
     assert_eq!(clients[1].getattr(&cx, made[1]), Err(Errno::STALE));
 }
 
+/// The service does not run what follows many refusals. The client undoes it.
+#[test]
+fn what_follows_many_refusals_is_undone() {
+    let service = service(1_000);
+    let client = client(&service, true);
+    let (cx, root) = (vfs::Ctx::root(), vfs::Ino::ROOT);
+    let file = client.create(&cx, root, b"file", 0o600).unwrap().ino;
+    client.sync().unwrap();
+    let set = vfs::SetAttr {
+        perm: Some(0o644),
+        ..vfs::SetAttr::default()
+    };
+    for _ in 0..2000 {
+        client.setattr(&cx, file, &set).unwrap();
+    }
+    let last = client.create(&cx, root, b"last", 0o600).unwrap().ino;
+    service.unlink(&cx, root, b"file").unwrap();
+    assert_eq!(client.sync(), Err(Errno::STALE));
+    assert_eq!(client.sync(), Ok(()));
+    assert_eq!(client.lookup(&cx, root, b"last"), Err(Errno::NOENT));
+    let again = client.create(&cx, root, b"last", 0o600).unwrap().ino;
+    assert_ne!(again, last);
+    assert_eq!(client.sync(), Ok(()));
+    assert_eq!(service.lookup(&cx, root, b"last").unwrap().ino, again);
+}
+
 /// A lost session undoes what was not shipped, and says so.
 #[test]
 fn a_lost_session_undoes_what_was_not_shipped() {

@@ -4,7 +4,7 @@
 use super::clients::{All, Client, client, service};
 use super::hostile::{OTHER, USER, World, at, node, put, stored};
 use aerie_objects::{HEADER_BYTES, Kind, ObjectId};
-use aerie_proto::ops::{Batch, Data, Name, Node, Op, operations};
+use aerie_proto::ops::{Batch, Data, Name, Node, Op, REFUSED_MAX, operations};
 use medium::Pmem;
 use oracle::script::{Op as Step, State, generate};
 use vfs::{
@@ -323,4 +323,18 @@ fn a_batch_larger_than_the_log_is_applied_in_parts() {
         let answers = world.apply(&All, batch.bytes());
         assert_eq!((answers.count, answers.refused.len()), (1000, 0));
     }
+}
+
+/// Refusals need memory. The batch ends with the last one that is reported.
+#[test]
+fn a_batch_with_many_refusals_is_broken_off() {
+    let mut world = World::new();
+    let mut batch = Batch::default();
+    for _ in 0..2 * REFUSED_MAX {
+        let ino = Ino(u64::MAX);
+        batch.push(&world.operation(Op::Hold { ino }));
+    }
+    let answers = world.apply(&All, batch.bytes());
+    let counts = (answers.count as usize, answers.refused.len());
+    assert_eq!(counts, (REFUSED_MAX, REFUSED_MAX));
 }
