@@ -19,8 +19,8 @@ use vfs::{Attr, Ctx, Errno, Ino, Name, OpenFlags, SetAttr, Timestamp, perm};
 
 /// The clock of a client may be ahead by this many nanoseconds.
 const AHEAD: i64 = 1_000_000_000;
-/// Most directories above an inode.
-const DEEP: usize = 1 << 16;
+/// Most directories above an inode that an operation names, and objects on a path that locks cover.
+const DEEP: usize = 4096;
 
 /// The reason why an operation is undone.
 pub(crate) enum Stop {
@@ -599,7 +599,8 @@ fn covered<P: Pmem>(tx: &Transaction<'_, P>, mark: Mark, authority: &dyn Authori
         let mut path = vec![object];
         let mut at = object;
         while let Some(above) = parent(&before, at)?.filter(|above| *above != superblock.open)
-            && path.len() < DEEP
+            // One more than may be: it is refused, and not taken for a whole path.
+            && path.len() <= DEEP
         {
             path.push(above);
             at = above;

@@ -2,14 +2,16 @@
 //! and nothing of another user's changes.
 
 use super::clients::{All, Client, client, service};
-use super::hostile::{OTHER, USER, World, at, node, put, stored};
+use super::hostile::{OTHER, USER, World, at, node, put, stored, user};
+use crate::{MkfsOptions, Pxfs, mkfs};
 use aerie_objects::{HEADER_BYTES, Kind, ObjectId};
-use aerie_proto::ops::{Batch, Data, Name, Node, Op, REFUSED_MAX, operations};
-use medium::Pmem;
+use aerie_proto::ops::{Batch, Data, Name, Node, Op, Operation, REFUSED_MAX, operations};
+use medium::{MemoryPmem, Pmem};
 use oracle::script::{Op as Step, State, generate};
+use std::sync::Arc;
 use vfs::{
-    Ctx, Errno, Fallocate, FileSystem, FileType, Ino, OpenFlags, Removal, RenameFlags, SetAttr,
-    SetTime, Timestamp, XattrMode,
+    Atime, Ctx, Errno, Fallocate, FileSystem, FileType, Ino, ManualClock, OpenFlags, Removal,
+    RenameFlags, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
 /// A batch of many calls of a client, and the session for which it was built.
@@ -337,4 +339,34 @@ fn a_batch_with_many_refusals_is_broken_off() {
     let answers = world.apply(&All, batch.bytes());
     let counts = (answers.count as usize, answers.refused.len());
     assert_eq!(counts, (REFUSED_MAX, REFUSED_MAX));
+}
+
+/// The service looks at a bounded number of directories above a file.
+#[test]
+fn paths_have_a_largest_depth() {
+    let memory = Arc::new(MemoryPmem::new(64 << 20));
+    mkfs(&memory, &MkfsOptions::default()).unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000_000), 1_000));
+    let service = Pxfs::open(memory, clock, Atime::Never).unwrap();
+    let mut session = service.begin(user(USER), false);
+    let mut dir = Ino::ROOT;
+    for depth in 1..4200 {
+        let made = service.mkdir(&Ctx::root(), dir, b"directory", 0o777);
+        dir = made.unwrap().ino;
+        service.forget(dir, 1);
+        if depth % 1000 == 999 || depth == 4199 {
+            let (caller, time) = (None, service.clock.now());
+            let op = Op::Make {
+                at: at(dir, "file"),
+                node: node(FileType::Regular),
+                object: None,
+            };
+            let mut batch = Batch::default();
+            batch.push(&Operation { caller, time, op });
+            let answers = service.apply(&mut session, &All, batch.bytes()).unwrap();
+            let is_refused = answers.refused.len() == 1;
+            assert_eq!(is_refused, depth > 4096, "{depth}: {answers:?}");
+        }
+    }
+    service.end(session);
 }
