@@ -5,7 +5,7 @@ use crate::handles::Handle;
 use crate::past::{failed, resolve};
 use crate::world::World;
 use oracle::snapshot::Snapshot;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use vfs::{Cookie, Ctx, Errno, FileSystem, FileType, Ino};
 
 /// Writes to every file, makes one, and deletes everything.
@@ -124,10 +124,12 @@ fn delete_below(fs: &dyn FileSystem, cx: &Ctx, dir: Ino, depth: usize) -> Result
     Ok(())
 }
 
-/// [`use_up`] for a tree in which a directory may have two names, and space may be lost.
+/// [`use_up`] for a tree in which a directory may have two names, and space may be lost. `is_sound`
+/// checks the state after each removal that leaves a directory another name.
 pub(crate) fn use_world(
     fs: &dyn FileSystem,
     is_new: &dyn Fn(Handle) -> Result<(), String>,
+    is_sound: &dyn Fn() -> Result<(), String>,
 ) -> Result<(), String> {
     let cx = Ctx::root();
     let world = World::read(fs)?;
@@ -150,29 +152,56 @@ pub(crate) fn use_world(
         Err(e) if full(e) => {}
         Err(e) => return Err(format!("create: {e}")),
     }
-    delete(fs, Ino::ROOT, &mut HashSet::new())
+    let mut left: HashMap<Ino, usize> = HashMap::new();
+    for ino in world.names.values().flat_map(BTreeMap::values) {
+        *left.entry(*ino).or_default() += 1;
+    }
+    let mut deletion = Deletion {
+        fs,
+        is_sound,
+        left,
+        done: HashSet::new(),
+    };
+    deletion.delete(Ino::ROOT)
 }
 
-fn delete(fs: &dyn FileSystem, dir: Ino, done: &mut HashSet<Ino>) -> Result<(), String> {
-    let cx = Ctx::root();
-    let mut names = Vec::new();
-    let listed = fs.readdir(&cx, dir, Cookie(0), &mut |entry| {
-        if !matches!(entry.name, b"." | b"..") {
-            names.push((entry.name.to_vec(), entry.ino, entry.kind));
-        }
-        true
-    });
-    listed.map_err(|e| format!("list before deleting: {e}"))?;
-    for (name, ino, kind) in names {
-        let gone = if kind != FileType::Directory {
-            fs.unlink(&cx, dir, &name)
-        } else {
-            if done.insert(ino) {
-                delete(fs, ino, done)?;
+/// The deletion of a tree.
+struct Deletion<'a> {
+    fs: &'a dyn FileSystem,
+    is_sound: &'a dyn Fn() -> Result<(), String>,
+    /// Names of each inode that are there.
+    left: HashMap<Ino, usize>,
+    /// Directories that are empty.
+    done: HashSet<Ino>,
+}
+
+impl Deletion<'_> {
+    fn delete(&mut self, dir: Ino) -> Result<(), String> {
+        let (fs, cx) = (self.fs, Ctx::root());
+        let mut names = Vec::new();
+        let listed = fs.readdir(&cx, dir, Cookie(0), &mut |entry| {
+            if !matches!(entry.name, b"." | b"..") {
+                names.push((entry.name.to_vec(), entry.ino, entry.kind));
             }
-            fs.rmdir(&cx, dir, &name)
-        };
-        gone.map_err(|e| format!("delete {}: {e}", name.escape_ascii()))?;
+            true
+        });
+        listed.map_err(|e| format!("list before deleting: {e}"))?;
+        for (name, ino, kind) in names {
+            let gone = if kind != FileType::Directory {
+                fs.unlink(&cx, dir, &name)
+            } else {
+                if self.done.insert(ino) {
+                    self.delete(ino)?;
+                }
+                fs.rmdir(&cx, dir, &name)
+            };
+            gone.map_err(|e| format!("delete {}: {e}", name.escape_ascii()))?;
+            let names = self.left.entry(ino).or_default();
+            *names = names.saturating_sub(1);
+            if kind == FileType::Directory && *names > 0 {
+                (self.is_sound)()?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -71,6 +71,8 @@ pub(crate) struct Change<N> {
     pub hash: Hash,
     /// The persistent dentry that is removed.
     pub old: Option<Named<N>>,
+    /// The parent of the directory that `old` names, if it has another name.
+    pub heir: Option<Ino>,
     /// The dentry that comes.
     pub new: Option<Named<N>>,
     /// The changes that must be persistent first.
@@ -175,11 +177,11 @@ impl<N> Changes<N> {
 
     /// Records the removal of a dentry, after `after`. Returns the mark of the change; `None` if the
     /// dentry was never persistent and nobody needs it. `may_cancel`: no change waits for the name as
-    /// that of its directory.
+    /// that of its directory. `heir`: as in [`Change`].
     pub(crate) fn remove(
         &mut self,
         (dir, hash): (Ino, Hash),
-        old: Named<N>,
+        (old, heir): (Named<N>, Option<Ino>),
         mut after: Marks,
         may_cancel: bool,
     ) -> Option<Arc<Mark>> {
@@ -200,7 +202,7 @@ impl<N> Changes<N> {
             after.push(Arc::clone(&change.done));
         }
         after.extend(pending.taken.makers.get(&old.line).cloned());
-        Some(pending.push((dir, hash), Some(old), None, false, after))
+        Some(pending.push((dir, hash), Some((old, heir)), None, false, after))
     }
 
     /// The change with a mark, if no persister has taken it.
@@ -254,16 +256,18 @@ impl<N> Pending<N> {
     fn push(
         &mut self,
         (dir, hash): (Ino, Hash),
-        old: Option<Named<N>>,
+        old: Option<(Named<N>, Option<Ino>)>,
         new: Option<Named<N>>,
         moves: bool,
         after: Marks,
     ) -> Arc<Mark> {
         let done = Mark::new((dir, hash), self.next);
         self.next += 1;
+        let (old, heir) = old.unzip();
         self.insert(Change {
             hash,
             old,
+            heir: heir.flatten(),
             new,
             after,
             done: Arc::clone(&done),

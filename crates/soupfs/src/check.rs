@@ -71,7 +71,9 @@ fn adopt<P: Pmem + ?Sized>(pm: &P) -> Result<(), Error> {
     space_of(pm, &info).adopt().map_err(|e| match e {
         Fault::Medium(e) => Error::Medium(e),
         Fault::Corrupt(what) => Error::Corrupt(what),
-        Fault::Errno(_) | Fault::Full => Error::Corrupt("it changed during the repair".into()),
+        Fault::Errno(_) | Fault::Full | Fault::NamesUnread => {
+            Error::Corrupt("it changed during the repair".into())
+        }
     })
 }
 
@@ -147,7 +149,7 @@ fn walk<P: Pmem + ?Sized>(pm: &P) -> Walked {
             Fault::Corrupt(what) => what,
             Fault::Medium(e) => e.to_string(),
             Fault::Errno(e) => e.to_string(),
-            Fault::Full => "no memory".into(),
+            Fault::Full | Fault::NamesUnread => "no memory".into(),
         };
         check.report.add("S1", Severity::Corrupt, what);
     }
@@ -473,8 +475,8 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
         }
         match seen.named_by.len() {
             0 | 1 => {}
-            2 => {
-                self.leak("S8", format!("directory {ino} has two names"));
+            n => {
+                self.leak("S8", format!("directory {ino} has {n} names"));
                 let other = seen.named_by.iter().find(|named| !is_parent(named));
                 let other = other.or(seen.named_by.last());
                 // One in each pass: another one may be next to it.
@@ -482,7 +484,6 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
                     self.fixes.second_names.push(*removal);
                 }
             }
-            n => self.corrupt("S8", format!("directory {ino} has {n} names")),
         }
     }
 

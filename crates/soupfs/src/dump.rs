@@ -35,7 +35,7 @@ impl From<Fault> for DumpError {
             Fault::Medium(e) => Error::Medium(e),
             Fault::Corrupt(what) => Error::Corrupt(what),
             Fault::Errno(e) => Error::Corrupt(e.to_string()),
-            Fault::Full => Error::Corrupt("no memory".into()),
+            Fault::Full | Fault::NamesUnread => Error::Corrupt("no memory".into()),
         })
     }
 }

@@ -38,6 +38,9 @@ pub(crate) enum Fault {
     Errno(Errno),
     /// No free memory. The call may try again after the next round of a persister.
     Full,
+    /// The call depends on further names of directories, which were not read. It tries again when they
+    /// are.
+    NamesUnread,
     /// The medium failed: `EIO`.
     Medium(MediumError),
     /// The image breaks the format: `EUCLEAN`.
@@ -52,6 +55,7 @@ impl Fault {
         match self {
             Self::Errno(e) => e,
             Self::Full => Errno::NOSPC,
+            Self::NamesUnread => Errno::AGAIN,
             Self::Medium(e) => {
                 tracing::error!("{e}");
                 Errno::IO

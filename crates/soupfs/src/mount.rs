@@ -192,7 +192,9 @@ impl<P: Pmem + 'static> SoupFs<P> {
         let failed = |e: Fault| match e {
             Fault::Corrupt(what) => Error::Corrupt(what),
             Fault::Medium(e) => Error::Medium(e),
-            Fault::Errno(_) | Fault::Full => Error::Corrupt("the root inode is damaged".into()),
+            Fault::Errno(_) | Fault::Full | Fault::NamesUnread => {
+                Error::Corrupt("the root inode is damaged".into())
+            }
         };
         core.node(vfs::Ino::ROOT).map_err(failed)?;
         if !is_flushed && !core.read_only {

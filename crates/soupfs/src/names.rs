@@ -8,12 +8,16 @@ use crate::format::{Hash, Line, PAGE, TEXT};
 use crate::node::{File, Node, State};
 use crate::seeded::{Bug, hit};
 use crate::space::{NewDentry, lines_of_name};
+use crate::twins::Parents;
 use crate::view::{Found, View};
 use crate::volume::Volume;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use medium::Pmem;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use vfs::{Attr, Ctx, Errno, Ino, Name, NewNode, Removal, Timestamp, check_name, perm};
+use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, NewNode, Removal, Timestamp, check_name, perm};
 
 /// Most links of an inode.
 const LINKS_MAX: u32 = u32::MAX - 1;
@@ -134,12 +138,13 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// Removes a name from the latest view. Returns the mark of the change, unless the name was never
-    /// persistent.
+    /// persistent. `heir`: as in [`Change`](crate::change::Change).
     pub(crate) fn remove_name(
         &self,
         (dir, state): (&Arc<Node>, &mut State),
         found: &Found,
         (node, named_state): (&Arc<Node>, &mut State),
+        heir: Option<Ino>,
     ) -> Res<Option<Arc<Mark>>> {
         let entry = found.entry;
         state.view.remove(&self.space, found)?;
@@ -150,7 +155,9 @@ impl<P: Pmem> Volume<P> {
         let after = named_state.before_removal(entry.line);
         let may_cancel = named_state.changes.is_empty();
         let place = (dir.ino, entry.hash);
-        let removal = state.changes.remove(place, named, after, may_cancel);
+        let removal = state
+            .changes
+            .remove(place, (named, heir), after, may_cancel);
         match removal {
             // The change of the new name is gone, and so is its pin.
             None => {
@@ -214,7 +221,7 @@ impl<P: Pmem> Volume<P> {
             naming: None,
             removals: Marks::new(),
             named_ctime: None,
-            names: smallvec::SmallVec::new(),
+            names: SmallVec::new(),
             is_stored: false,
             stored_links: 0,
             is_dirty: true,
@@ -327,31 +334,106 @@ impl<P: Pmem> Volume<P> {
         if state.is_dir() && !state.view.is_empty(&self.space)? {
             return Err(Errno::NOTEMPTY.into());
         }
+        self.twins.must_be_known_of(node, state)?;
         let now = self.clock.now();
-        self.remove_name((dir, parent), found, (node, state))?;
-        self.lose_name(parent, node, state, now);
+        self.drop_name((dir, parent), found, (node, state), now)?;
         self.touch_contents(dir, parent, now);
         Ok(())
     }
 
-    /// Counts a name less. A directory loses `..`, too.
-    pub(crate) fn lose_name(
+    /// Removes a name, and counts it less. A directory without another name loses `..`, too.
+    pub(crate) fn drop_name(
         &self,
-        parent: &mut State,
-        node: &Arc<Node>,
-        state: &mut State,
+        (dir, parent): (&Arc<Node>, &mut State),
+        found: &Found,
+        (node, state): (&Arc<Node>, &mut State),
         now: Timestamp,
-    ) {
-        if state.is_dir() {
-            state.links = 0;
+    ) -> Res<()> {
+        let heir = match node.is_dir && state.links > 2 {
+            true => self.twins.heir(node.ino, state.parent, dir.ino),
+            false => None,
+        };
+        self.remove_name((dir, parent), found, (node, state), heir)?;
+        if node.is_dir {
             parent.links = parent.links.saturating_sub(1);
-        } else {
-            state.links = state.links.saturating_sub(1);
         }
+        if let Some(heir) = heir {
+            self.twins.lost(node.ino, dir.ino);
+            state.parent = heir;
+        }
+        state.links = match node.is_dir && heir.is_none() {
+            true => 0,
+            false => state.links.saturating_sub(1),
+        };
         if state.links == 0 {
             state.named_ctime = Some(state.ctime);
         }
         state.ctime = now;
         self.touch_state(node, state);
+        Ok(())
+    }
+}
+
+impl<P: Pmem> Volume<P> {
+    /// Reads the names of all directories, unless they are known. The caller holds no lock.
+    pub(crate) fn read_names(&self) -> Res<()> {
+        // No directory moves to another one meanwhile, and none with several names loses one.
+        let _renames = self.renames.lock();
+        if self.twins.must_be_known().is_ok() {
+            return Ok(());
+        }
+        let mut found: HashMap<Ino, Parents> = HashMap::new();
+        found.insert(Ino::ROOT, Parents::new());
+        let mut left = vec![Ino::ROOT];
+        while let Some(dir) = left.pop() {
+            for ino in self.directories_in(dir)? {
+                match found.entry(ino) {
+                    Entry::Occupied(mut parents) => parents.get_mut().push(dir),
+                    Entry::Vacant(place) => {
+                        place.insert(SmallVec::from_slice(&[dir]));
+                        left.push(ino);
+                    }
+                }
+            }
+        }
+        found.retain(|_, parents| parents.len() > 1);
+        // A number may have had one name before it was given to another directory.
+        for (ino, parents) in &mut found {
+            *parents = self.names_of(*ino, parents)?;
+        }
+        found.retain(|_, parents| parents.len() > 1);
+        self.twins.know(found);
+        Ok(())
+    }
+
+    /// Those of some directories that name another one, each as often as it does.
+    fn names_of(&self, ino: Ino, dirs: &Parents) -> Res<Parents> {
+        let mut dirs = dirs.clone();
+        dirs.sort_unstable();
+        dirs.dedup();
+        let mut names = Parents::new();
+        for dir in dirs {
+            let there = self.directories_in(dir)?.into_iter();
+            names.extend(there.filter(|other| *other == ino).map(|_| dir));
+        }
+        Ok(names)
+    }
+
+    /// The directories that a directory names. None if it was removed meanwhile.
+    fn directories_in(&self, dir: Ino) -> Res<Vec<Ino>> {
+        let node = match self.node(dir) {
+            Ok(node) if node.is_dir => node,
+            Ok(_) | Err(Fault::Errno(Errno::STALE)) => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut found = Vec::new();
+        let state = node.state.read();
+        state.view.list(&self.space, Hash(0), &mut |entry| {
+            if FileType::from_code(entry.kind) == Some(FileType::Directory) {
+                found.push(Ino(entry.ino));
+            }
+            Ok(true)
+        })?;
+        Ok(found)
     }
 }

@@ -118,6 +118,10 @@ impl<P: Pmem> Volume<P> {
             drop(state);
             return held.map(drop);
         }
+        // A directory may also be below one that names it a second time.
+        for dir in [&from_dir, &to_dir] {
+            self.twins.must_be_known_of(dir, &dir.state.read())?;
+        }
         let mut last_move = self.renames.lock();
         let (above_from, above_to) = (self.path_of(from.dir)?, self.path_of(to.dir)?);
         // A directory comes before those below it.
@@ -141,17 +145,20 @@ impl<P: Pmem> Volume<P> {
 
     /// A directory and those above it. The lock for renames is held, and no other.
     fn path_of(&self, dir: Ino) -> Res<HashSet<Ino>> {
-        let mut path = HashSet::new();
-        let mut at = dir;
-        // A damaged image may have a cycle.
-        while path.insert(at) && at != Ino::ROOT {
-            at = match self.cached(at) {
+        let (mut path, mut left) = (HashSet::new(), vec![dir]);
+        while let Some(at) = left.pop() {
+            // A damaged image may have a cycle.
+            if !path.insert(at) || at == Ino::ROOT {
+                continue;
+            }
+            left.extend(self.twins.parents(at));
+            left.push(match self.cached(at) {
                 Some(node) => node.state.read().parent,
                 None => {
                     let line = self.space.line(Line(at.0))?;
                     Ino(self.space.load(line.word(inode::SIZE))?)
                 }
-            };
+            });
         }
         Ok(path)
     }
@@ -179,6 +186,10 @@ impl<P: Pmem> Volume<P> {
             return Ok(Vec::new());
         }
         let moved = self.hold(source.entry.ino)?;
+        let is_other_dir = ends.to.is_some();
+        if moved.is_dir && is_other_dir {
+            self.twins.must_be_known()?;
+        }
         let gone = target
             .as_ref()
             .map(|target| self.hold(target.entry.ino))
@@ -189,10 +200,8 @@ impl<P: Pmem> Volume<P> {
         let room = self.take_room(new)?;
         let now = self.clock.now();
         if let (Some(target), Some(gone), Some(state)) = (&target, &gone, &mut gone_state) {
-            self.remove_name(ends.to(), target, (&gone.node, state))?;
-            self.lose_name(ends.to().1, &gone.node, state, now);
+            self.drop_name(ends.to(), target, (&gone.node, state), now)?;
         }
-        let is_other_dir = ends.to.is_some();
         let last_move = paths.last_move.filter(|_| moved.is_dir);
         let after = last_move.as_ref().map(|last| pending(last));
         let named = (&moved.node, &mut *moved_state);
@@ -200,7 +209,7 @@ impl<P: Pmem> Volume<P> {
         // Its place has changed if it is in the same chain.
         let source = self.find_in(ends.from(), old)?.ok_or(Errno::NOENT)?;
         let named = (&moved.node, &mut *moved_state);
-        let removal = self.remove_name(ends.from(), &source, named)?;
+        let removal = self.remove_name(ends.from(), &source, named, None)?;
         if let Some(last) = last_move {
             let newest = moved_state.names.last().map(|(_, mark)| Arc::clone(mark));
             *last = removal.or(newest);
@@ -209,6 +218,8 @@ impl<P: Pmem> Volume<P> {
             ends.from().1.links = from.saturating_sub(1);
             ends.to().1.links = to.saturating_add(1);
             moved_state.parent = ends.to().0.ino;
+            let (from, to) = (ends.from().0.ino, ends.to().0.ino);
+            self.twins.moved(moved.node.ino, from, to);
         }
         moved_state.ctime = now;
         self.touch_state(&moved.node, &mut moved_state);
@@ -240,11 +251,12 @@ impl<P: Pmem> Volume<P> {
         let gone = replaced.map(|(held, state)| state.attr(held.node.ino));
         let attr = moved_state.attr(moved.node.ino);
         perm::may_rename(cx, from, &attr, to, gone.as_ref(), false)?;
-        if let Some((_, state)) = replaced {
+        if let Some((held, state)) = replaced {
             check_replaced(moved.is_dir, state.is_dir())?;
             if state.is_dir() && !state.view.is_empty(&self.space)? {
                 return Err(Errno::NOTEMPTY.into());
             }
+            self.twins.must_be_known_of(&held.node, state)?;
         }
         Ok(())
     }

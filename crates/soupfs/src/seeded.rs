@@ -50,6 +50,10 @@ medium::seeded_bugs! {
     MovesAtOnce,
     /// A directory gets two names at once.
     TwoParents,
+    /// The removal of one of two names of a directory takes the directory.
+    TwinTaken,
+    /// A directory that loses the name in its parent keeps the parent.
+    ParentKept,
     /// `fsync` of a file leaves out the names that its own waits for.
     FsyncWithoutPath,
     /// An `fsync` runs beside others that change the same inodes.

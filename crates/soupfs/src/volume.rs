@@ -1,7 +1,7 @@
 //! The mounted file system: its nodes, and the lists for the persister.
 //!
 //! Locks, in this order: the lock for renames between directories; the states of nodes, a directory
-//! before what is in it; a shard of the nodes or a list. A persister holds its own lock before all of
+//! before what is in it; a shard of the nodes, a list, or the directories with several names. A persister holds its own lock before all of
 //! these, then the claims, and the state of one node at a time. Rounds of one inode share the first one:
 //! each claims the inodes and chains that it changes, so that two of them change nothing in common but
 //! the bitmap.
@@ -21,6 +21,7 @@ use crate::sync::atomic::{
     AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
 use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
+use crate::twins::Twins;
 use crossbeam_utils::CachePadded;
 use hashbrown::hash_map::EntryRef;
 use hashbrown::{HashMap, HashSet};
@@ -70,6 +71,7 @@ pub(crate) struct Volume<P> {
     pub sharing: Sharing,
     /// Held by renames between directories: the end of the last move of a directory.
     pub renames: Mutex<Option<Arc<Mark>>>,
+    pub twins: Twins,
     pub clock: Arc<dyn Clock>,
     pub atime: Atime,
     pub read_only: bool,
@@ -98,6 +100,7 @@ impl<P: Pmem> Volume<P> {
         let generation = (space.epoch as u32).wrapping_mul(0x9e37 * GENERATIONS);
         Self {
             alloc: Alloc::new(space.pages),
+            twins: Twins::new(space.is_after_crash),
             space,
             nodes: (0..SHARDS).map(|_| Shard::default()).collect(),
             loose: Mutex::default(),
@@ -358,13 +361,16 @@ impl<P: Pmem> Volume<P> {
         Ok(page)
     }
 
-    /// Runs a change. If memory is short, makes what is pending persistent, since that frees some,
+    /// Runs a change, with the names of directories if it needs them. If memory is short, makes what is pending persistent, since that frees some,
     /// and tries again. All is persistent at the end with the
     /// option `sync`, and if there is too much of it.
     pub(crate) fn change<T>(&self, mut change: impl FnMut() -> Res<T>) -> vfs::Result<T> {
         let run = |change: &mut dyn FnMut() -> Res<T>| {
             self.writable()?;
-            change()
+            match change() {
+                Err(Fault::NamesUnread) => self.read_names().and_then(|()| change()),
+                other => other,
+            }
         };
         let result = match run(&mut change) {
             Err(Fault::Full) => self.persist().and_then(|()| run(&mut change)),

@@ -114,7 +114,9 @@ impl<M: Medium> FsJudge<'_, M> {
         let is_new = |handle| known.refuse(handle, newest);
         match &snapshot {
             Some(snapshot) => use_up(&*fs, snapshot, &is_new)?,
-            None => use_world(&*fs, &is_new)?,
+            None => use_world(&*fs, &is_new, &|| {
+                self.sound(&*fs, &door, "after the removal of one of two names")
+            })?,
         }
         self.sound(&*fs, &door, "after deleting everything")
     }

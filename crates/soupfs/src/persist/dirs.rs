@@ -15,6 +15,7 @@ use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use vfs::Ino;
 
 type Change = change::Change<Node>;
 type Named = change::Named<Node>;
@@ -316,11 +317,25 @@ impl<P: Pmem> Round<'_, P> {
         if let Some(new) = &change.new {
             self.prepare(&dir.node, new)?;
         }
+        if let Some((old, heir)) = change.old.as_ref().zip(change.heir) {
+            self.give_parent(dir, &old.node, heir)?;
+        }
         if let Some(old) = change.old.as_ref().filter(|_| hit(Bug::FreeBeforeRemoval)) {
             self.core.alloc.clear_line(space, old.line)?;
         }
         let first = Line(dir.node.ino.0).word(inode::ROOT);
         slot_of(space, first, change.hash)
+    }
+
+    /// Gives a directory with several names another parent, if it is about to lose the name in its own.
+    /// The name in `heir` is persistent, since removals wait for all new names.
+    fn give_parent(&self, dir: &Dir, node: &Node, heir: Ino) -> Res<()> {
+        let space = &self.core.space;
+        let at = Line(node.ino.0).word(inode::SIZE);
+        if space.load(at)? == dir.node.ino.0 && !hit(Bug::ParentKept) {
+            space.put(at, heir.0);
+        }
+        Ok(())
     }
 
     /// Makes a name and a link count persistent. The dentry itself is flushed when it has its link.

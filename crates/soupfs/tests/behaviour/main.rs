@@ -14,6 +14,7 @@ mod repaired;
 mod reused;
 mod tails;
 mod threads;
+mod twins;
 
 use medium::Pmem;
 use soupfs::{Error, MountOptions, SoupFs};

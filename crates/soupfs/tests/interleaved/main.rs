@@ -59,6 +59,8 @@ mod sharing;
 mod space;
 #[path = "../../src/staged.rs"]
 mod staged;
+#[path = "../../src/twins.rs"]
+mod twins;
 #[path = "../../src/view.rs"]
 mod view;
 #[path = "../../src/volume.rs"]
