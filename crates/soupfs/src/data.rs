@@ -11,8 +11,42 @@ use crate::volume::Volume;
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::{
-    Ctx, Errno, Fallocate, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, end_of, must_be_regular, perm,
+    Ctx, Errno, Fallocate, Ino, SIZE_MAX, SYMLINK_MAX, SeekKind, Timestamp, end_of,
+    must_be_regular, perm,
 };
+
+/// Most blocks that a part of a fallocate changes: 64 MiB.
+const PART: u64 = (64 << 20) / PAGE;
+
+/// A fallocate, which is made in parts: rounds and other calls may run between them.
+pub(crate) struct Parts {
+    kind: Fallocate,
+    off: u64,
+    len: u64,
+    /// The offset at which the next part begins.
+    at: u64,
+    /// The size of the file, if parts have been made.
+    grown: Option<Grown>,
+}
+
+/// The size of a file before the first part of a fallocate and after the last one, and its time then.
+struct Grown {
+    from: u64,
+    to: u64,
+    mtime: Timestamp,
+}
+
+impl Parts {
+    pub(crate) fn new(kind: Fallocate, off: u64, len: u64) -> Self {
+        Self {
+            kind,
+            off,
+            len,
+            at: off,
+            grown: None,
+        }
+    }
+}
 
 impl<P: Pmem> Volume<P> {
     /// The page of a block in the latest view.
@@ -236,63 +270,101 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
-    pub(crate) fn fallocate(
-        &self,
-        cx: &Ctx,
-        ino: Ino,
-        kind: Fallocate,
-        off: u64,
-        len: u64,
-    ) -> Res<()> {
+    /// Makes the next part of a fallocate. Returns whether it was the last one. A part that fails gives
+    /// back what it took past the end.
+    pub(crate) fn fallocate(&self, cx: &Ctx, ino: Ino, parts: &mut Parts) -> Res<bool> {
         let node = self.node(ino)?;
         let mut state = node.state.write();
         must_be_regular(state.kind, Errno::NODEV)?;
-        if len == 0 {
+        if parts.len == 0 {
             return Err(Errno::INVAL.into());
         }
-        let end = end_of(off, len, SIZE_MAX)?;
-        let size = match kind.keeps_size() {
-            true => state.size,
-            false => state.size.max(end),
+        let end = end_of(parts.off, parts.len, SIZE_MAX)?;
+        let keeps_size = parts.kind.keeps_size();
+        let last = match parts.kind {
+            Fallocate::Allocate { .. } if !keeps_size => end,
+            _ => end.min(state.size),
         };
-        let done = match kind {
-            Fallocate::Allocate { .. } => self.reserve(&mut state, off, end.min(size)),
+        let done = match parts.kind {
+            Fallocate::Allocate { .. } => self.reserve(&mut state, parts.at, last),
             Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
-                let end = end.min(state.size);
-                self.punch(&mut state, off, end)
+                self.punch(&mut state, parts.at, last)
             }
         };
-        let done = done.and_then(|()| self.zero_gap(&mut state, size));
-        match done {
-            Ok(()) => state.size = size,
+        let done = done.and_then(|next| {
+            let next = if next < last { next } else { end };
+            let size = match keeps_size {
+                true => state.size,
+                false => state.size.max(next),
+            };
+            self.zero_gap(&mut state, size)?;
+            Ok((next, size))
+        });
+        let from = state.size;
+        match &done {
+            Ok((_, size)) => state.size = *size,
             Err(_) => self.drop_past_end(&mut state)?,
         }
-        self.contents_changed(cx, &node, &mut state);
-        done
+        match (&done, parts.kind) {
+            // Only zeros are there that were holes.
+            (Err(_), Fallocate::Allocate { .. }) => self.touch(&node, &state),
+            _ => self.contents_changed(cx, &node, &mut state),
+        }
+        let (next, size) = done?;
+        parts.at = next;
+        let grown = parts.grown.get_or_insert(Grown {
+            from,
+            to: size,
+            mtime: state.mtime,
+        });
+        (grown.to, grown.mtime) = (size, state.mtime);
+        Ok(next == end)
     }
 
-    /// Takes pages for the holes of a range.
-    fn reserve(&self, state: &mut State, off: u64, end: u64) -> Res<()> {
+    /// Takes back the size that the parts of a fallocate have added before one failed, unless another
+    /// call has changed the file since.
+    pub(crate) fn undo_growth(&self, ino: Ino, parts: &Parts) -> Res<()> {
+        let Some(grown) = parts.grown.as_ref().filter(|grown| grown.from < grown.to) else {
+            return Ok(());
+        };
+        let node = self.node(ino)?;
+        let mut state = node.state.write();
+        if state.size == grown.to && state.mtime == grown.mtime {
+            self.resize(&mut state, grown.from)?;
+            self.touch_state(&node, &mut state);
+        }
+        Ok(())
+    }
+
+    /// Takes pages for the holes of a range, up to some number of blocks. Returns the end of these.
+    fn reserve(&self, state: &mut State, off: u64, end: u64) -> Res<u64> {
         let blocks = off / PAGE..end.div_ceil(PAGE);
         let wanted = blocks.end.saturating_sub(blocks.start);
         if wanted > self.space.pages {
             return Err(Errno::NOSPC.into());
         }
-        for block in blocks {
+        let stop = blocks.end.min(blocks.start + PART);
+        for block in blocks.start..stop {
             if self.page_of(state, block)?.is_none() {
                 self.page_for(state, block, false)?;
+                self.pressure.add_bytes(PAGE);
             }
         }
-        Ok(())
+        Ok(end.min(stop * PAGE))
     }
 
-    /// Makes a range read as zeros, and gives back its whole blocks.
-    fn punch(&self, state: &mut State, off: u64, end: u64) -> Res<()> {
+    /// Makes a range read as zeros, and gives back its whole blocks, up to some number of blocks. Returns
+    /// the end of these.
+    fn punch(&self, state: &mut State, off: u64, end: u64) -> Res<u64> {
         if off >= end {
-            return Ok(()); // past the end, where all is zero
+            return Ok(end); // past the end of the file, where all is zero
         }
+        let mut left = PART;
         let mut at = off / PAGE;
         while let Some(block) = self.next_block(state, at)?.filter(|b| b * PAGE < end) {
+            if left == 0 {
+                return Ok(block * PAGE);
+            }
             let (start, stop) = (block * PAGE, (block + 1) * PAGE);
             let is_whole = off <= start && (stop <= end || end >= state.size);
             if is_whole {
@@ -305,9 +377,11 @@ impl<P: Pmem> Volume<P> {
             } else {
                 self.zero(state, off.max(start), end.min(stop))?;
             }
+            self.pressure.add_bytes(PAGE);
+            left -= 1;
             at = block + 1;
         }
-        Ok(())
+        Ok(end)
     }
 
     /// The first block from `from` on that has a page.

@@ -1,5 +1,6 @@
 //! The mounted file system: the calls.
 
+use crate::data::Parts;
 use crate::error::{Fault, Res};
 use crate::format::{Hash, LINES, PAGE};
 use crate::mode::Mode;
@@ -309,8 +310,20 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {
-        self.core
-            .change(|| self.core.fallocate(cx, ino, kind, off, len))
+        let mut parts = Parts::new(kind, off, len);
+        loop {
+            match self
+                .core
+                .change(|| self.core.fallocate(cx, ino, &mut parts))
+            {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(e) => {
+                    self.core.change(|| self.core.undo_growth(ino, &parts))?;
+                    return Err(e);
+                }
+            }
+        }
     }
 
     fn seek(&self, _cx: &Ctx, ino: Ino, off: u64, kind: SeekKind) -> Result<u64> {

@@ -123,6 +123,61 @@ fn blocks_far_apart_in_a_full_file_system_are_stored() {
     }
 }
 
+/// A part has 64 MiB, and a round runs at four times that much.
+#[test]
+fn a_large_fallocate_is_made_in_parts() {
+    let grow = Fallocate::Allocate { keep_size: false };
+    let (pm, fs) = made(400 << 20, Mode::default());
+    let (cx, file) = (Ctx::root(), create(&fs, "f"));
+    let free = || fs.statfs().unwrap().blocks_free;
+    let before = free();
+    assert_eq!(fs.fallocate(&cx, file, grow, 5, (300 << 20) + 1), Ok(()));
+    let attr = fs.getattr(&cx, file).unwrap();
+    assert_eq!(attr.size, (300 << 20) + 6);
+    assert!(attr.blocks >= (300 << 20) / 512 + 8, "{}", attr.blocks);
+    // A crash would leave the parts before the round.
+    let stored = |pm: &Arc<MemoryPmem>| {
+        let options = MountOptions {
+            read_only: true,
+            ..MountOptions::default()
+        };
+        let fs = crate::open(Arc::clone(pm), options).unwrap();
+        fs.lookup(&cx, Ino::ROOT, b"f").map(|attr| attr.size)
+    };
+    assert_eq!(stored(&pm), Ok(256 << 20));
+    let punch = Fallocate::PunchHole;
+    assert_eq!(
+        fs.fallocate(&cx, file, punch, 100, u64::from(u32::MAX)),
+        Ok(())
+    );
+    fs.sync().unwrap();
+    // The nodes of the tree stay, one for each 2 MiB.
+    assert!(before - free() < 160, "{}", before - free());
+    let zero = Fallocate::ZeroRange { keep_size: false };
+    assert_eq!(fs.fallocate(&cx, file, zero, 0, 1 << 40), Ok(()));
+    assert_eq!(fs.getattr(&cx, file).unwrap().size, 1 << 40);
+    fs.close().unwrap();
+    assert_eq!(check(&*pm).findings, []);
+}
+
+#[test]
+fn a_large_fallocate_that_fails_gives_back_its_parts() {
+    let (pm, fs) = made(200 << 20, Mode::default());
+    let (cx, file) = (Ctx::root(), create(&fs, "f"));
+    fs.write(&cx, file, 0, &[1; 100]).unwrap();
+    fs.sync().unwrap();
+    let free = fs.statfs().unwrap().blocks_free;
+    let grow = Fallocate::Allocate { keep_size: false };
+    let most = (free + 2) * PAGE;
+    assert_eq!(fs.fallocate(&cx, file, grow, 0, most), Err(Errno::NOSPC));
+    assert_eq!(fs.getattr(&cx, file).unwrap().size, 100);
+    fs.sync().unwrap();
+    // The tree keeps its height.
+    assert_eq!(fs.statfs().unwrap().blocks_free, free - 2);
+    fs.close().unwrap();
+    assert_eq!(check(&*pm).findings, []);
+}
+
 #[test]
 fn a_call_that_fails_leaves_nothing_past_the_end() {
     let (_, fs) = made(1 << 20, Mode::default());
