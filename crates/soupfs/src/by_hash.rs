@@ -18,6 +18,8 @@ struct Place {
 pub(crate) struct ByHash<T> {
     values: Slab<T>,
     places: HashTable<Place>,
+    /// The place at which a sweep goes on.
+    next: usize,
 }
 
 impl<T> Default for ByHash<T> {
@@ -25,6 +27,7 @@ impl<T> Default for ByHash<T> {
         Self {
             values: Slab::new(),
             places: HashTable::new(),
+            next: 0,
         }
     }
 }
@@ -51,6 +54,31 @@ impl<T> ByHash<T> {
     /// The values, mostly in the order of their insertion.
     pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
         self.values.into_iter().map(|(_, value)| value)
+    }
+
+    /// Goes on with a sweep over all values, which removes those for which `wanted` returns their hash, at
+    /// most this many now. Returns them, and whether the sweep is over.
+    pub(crate) fn sweep(
+        &mut self,
+        most: usize,
+        wanted: impl Fn(&T) -> Option<Hash>,
+    ) -> (Vec<T>, bool) {
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            if self.next >= self.values.capacity() {
+                self.next = 0;
+                if self.is_empty() {
+                    *self = Self::default();
+                }
+                return (taken, true);
+            }
+            let at = self.next;
+            self.next += 1;
+            if let Some(hash) = self.values.get(at).and_then(&wanted) {
+                taken.push(self.remove(hash, at));
+            }
+        }
+        (taken, false)
     }
 
     pub(crate) fn insert(&mut self, hash: Hash, value: T) {

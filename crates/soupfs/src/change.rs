@@ -99,6 +99,8 @@ struct Pending<N> {
     taken: Taken,
     /// The number of the next change.
     next: u64,
+    /// The number after those that the persister takes in portions now.
+    oldest: Option<u64>,
 }
 
 #[derive(Default)]
@@ -131,6 +133,7 @@ impl<N> Changes<N> {
                 list: ByHash::default(),
                 taken: Taken::default(),
                 next: 0,
+                oldest: None,
             })
         })
     }
@@ -218,7 +221,21 @@ impl<N> Changes<N> {
             return Vec::new();
         };
         let all = std::mem::take(&mut pending.list);
+        pending.oldest = None;
         pending.hand_out(all.into_values().collect())
+    }
+
+    /// Takes changes for a persister, at most this many. Returns them, and whether there are more, of those
+    /// that were there at the first call that left some.
+    pub(crate) fn take_oldest(&mut self, most: usize) -> (Vec<Change<N>>, bool) {
+        let Some(pending) = self.0.as_mut().filter(|pending| !pending.list.is_empty()) else {
+            return (Vec::new(), false);
+        };
+        let end = *pending.oldest.get_or_insert(pending.next);
+        let is_old = |change: &Change<N>| (change.done.number < end).then_some(change.hash);
+        let (list, is_over) = pending.list.sweep(most, is_old);
+        pending.oldest = pending.oldest.filter(|_| !is_over);
+        (pending.hand_out(list), !is_over)
     }
 
     /// Takes the changes with these marks, as far as no persister has them.

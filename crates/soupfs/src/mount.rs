@@ -5,6 +5,7 @@ use crate::format::{MAGIC, MAX_PAGES, MIN_PAGES, PAGE, UNMOUNTED, VERSION, WITH_
 use crate::fs::SoupFs;
 use crate::mode::Mode;
 use crate::numa;
+use crate::pressure::Portion;
 use crate::seeded::{Bug, hit};
 use crate::sharing::Sharing;
 use crate::space::Space;
@@ -151,14 +152,15 @@ impl<P: Pmem + 'static> SoupFs<P> {
     /// See [`probe`]; the medium fails; there is no thread for the persister.
     pub fn open(pm: P, options: MountOptions) -> Result<Self, Error> {
         let sharing = Sharing::among(options.persisters.get());
-        Self::open_sharing(pm, options, sharing)
+        Self::open_with(pm, options, sharing, Portion::OF_MOUNT)
     }
 
-    /// Opens an image; persisters share rounds in this way.
-    pub(crate) fn open_sharing(
+    /// Opens an image; persisters share rounds in this way, each of which takes this much.
+    pub(crate) fn open_with(
         pm: P,
         options: MountOptions,
         sharing: Sharing,
+        portion: Portion,
     ) -> Result<Self, Error> {
         let info = probe(&pm)?;
         let is_flushed = is_flushed(&pm, &info, options.boot)?;
@@ -182,6 +184,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
         };
         let settings = Settings {
             sharing,
+            portion,
             clock: options.clock,
             atime: options.atime,
             read_only: options.read_only,

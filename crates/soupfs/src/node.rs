@@ -197,6 +197,11 @@ impl File {
             && self.dirty.is_empty()
     }
 
+    /// Pages that a round would flush.
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.staged.own_pages() as usize + self.dirty.len()
+    }
+
     /// Most nodes that the tree gets when a round links what is staged, and `block`.
     pub(crate) fn nodes_with(&self, block: u64) -> u64 {
         let root = Some(self.root()).filter(|root| root.page().is_some());

@@ -1,5 +1,5 @@
 //! Bounds what is not persistent yet: the persister begins early when there is much, and callers run a
-//! round themselves when there is too much. Nothing fails.
+//! round themselves when there is too much. Nothing fails. A round takes only a part of much.
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
@@ -12,6 +12,32 @@ const EARLY_INODES: usize = 16 << 10;
 const EARLY_BYTES: u64 = 64 << 20;
 /// As many times that much, callers wait.
 const MOST: usize = 4;
+
+/// The most that a round takes if others can follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Portion {
+    /// Dirty nodes.
+    pub nodes: usize,
+    /// Names and pages of data.
+    pub units: usize,
+    /// Names that are taken before the data of their inodes are counted.
+    pub names: usize,
+}
+
+impl Portion {
+    /// That of a mount.
+    pub(crate) const OF_MOUNT: Self = Self {
+        nodes: 512,
+        units: 4096,
+        names: 256,
+    };
+    /// The smallest one.
+    pub(crate) const LEAST: Self = Self {
+        nodes: 1,
+        units: 1,
+        names: 1,
+    };
+}
 
 /// The amount of changes, and the calls of the persister.
 #[derive(Default)]

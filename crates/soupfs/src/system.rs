@@ -2,6 +2,7 @@
 
 use crate::alloc::reserved_pages;
 use crate::format::{MIN_PAGES, PAGE};
+use crate::pressure::Portion;
 use crate::sharing::{Sharing, Threads};
 use crate::{MkfsOptions, Mode, MountOptions, SoupFs, Timer, check, mkfs};
 use medium::{Pmem, Rule};
@@ -23,6 +24,8 @@ pub struct SoupSystem {
     /// Whether each persister has a thread, for power cuts: there a fence covers the flushes of its own
     /// thread. Recordings have those of all threads as one.
     pub has_threads: bool,
+    /// Whether each round takes only one inode or name, if others can follow.
+    pub in_portions: bool,
     /// Pages of the image beyond those of the smallest one.
     pub more_pages: u64,
 }
@@ -69,7 +72,11 @@ impl SoupSystem {
             false => Threads::Own,
         };
         let sharing = Sharing::in_turn(self.persisters, threads);
-        let fs = SoupFs::open_sharing(pm, options, sharing).map_err(|e| e.to_string())?;
+        let portion = match self.in_portions {
+            true => Portion::LEAST,
+            false => Portion::OF_MOUNT,
+        };
+        let fs = SoupFs::open_with(pm, options, sharing, portion).map_err(|e| e.to_string())?;
         Ok(Arc::new(fs))
     }
 }
@@ -81,7 +88,8 @@ impl System<dyn Pmem> for SoupSystem {
             0 | 1 => String::new(),
             several => format!("-by-{several}"),
         };
-        format!("soupfs-{}{sync}{persisters}", self.mode)
+        let portions = if self.in_portions { "-portions" } else { "" };
+        format!("soupfs-{}{sync}{persisters}{portions}", self.mode)
     }
 
     fn image_bytes(&self) -> u64 {

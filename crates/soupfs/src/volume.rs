@@ -1,8 +1,8 @@
 //! The mounted file system: its nodes, and the lists for the persister.
 //!
 //! Locks, in this order: the lock for renames between directories; the states of nodes, a directory
-//! before what is in it; a shard of the nodes, a list, or the directories with several names. A persister holds its own lock before all of
-//! these, then the claims, and the state of one node at a time. Rounds of one inode share the first one:
+//! before what is in it; a shard of the nodes, a list, or the directories with several names. A persister holds the lock for
+//! rounds before all of these, then that of its round, then the claims, and the state of one node at a time. Rounds of one inode share the first one:
 //! each claims the inodes and chains that it changes, so that two of them change nothing in common but
 //! the bitmap.
 
@@ -11,7 +11,7 @@ use crate::change::Mark;
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{LINES, Line, Page, bitmap_word};
 use crate::node::{Node, State};
-use crate::pressure::Pressure;
+use crate::pressure::{Portion, Pressure};
 use crate::seeded::{Bug, hit};
 use crate::shards::Shards;
 use crate::sharing::Sharing;
@@ -63,7 +63,11 @@ pub(crate) struct Volume<P> {
     /// Stored inodes without name and reference.
     pub orphans: Mutex<Vec<Arc<Node>>>,
     pub pressure: Pressure,
-    /// Held by who persists: shared by rounds of one inode, alone by rounds of all.
+    /// Held by a caller that makes all changes persistent, in one or several rounds.
+    pub rounds: Mutex<()>,
+    /// The most that each of several rounds takes.
+    pub portion: Portion,
+    /// Held by a round: shared by rounds of one inode, alone by others.
     pub persister: RwLock<()>,
     /// The addresses of the inodes and slots that rounds of one inode change.
     pub claims: Mutex<HashSet<u64>>,
@@ -88,6 +92,7 @@ pub(crate) struct Volume<P> {
 
 pub(crate) struct Settings {
     pub sharing: Sharing,
+    pub portion: Portion,
     pub sync: bool,
     pub clock: Arc<dyn Clock>,
     pub atime: Atime,
@@ -108,6 +113,8 @@ impl<P: Pmem> Volume<P> {
             named: Shards::default(),
             orphans: Mutex::default(),
             pressure: Pressure::default(),
+            rounds: Mutex::default(),
+            portion: settings.portion,
             persister: RwLock::new(()),
             claims: Mutex::default(),
             sharing: settings.sharing,

@@ -24,6 +24,7 @@ const MODES: [SoupSystem; 2] = [
         sync: false,
         persisters: 1,
         has_threads: false,
+        in_portions: false,
         more_pages: 0,
     },
     SoupSystem {
@@ -31,6 +32,7 @@ const MODES: [SoupSystem; 2] = [
         sync: false,
         persisters: 1,
         has_threads: false,
+        in_portions: false,
         more_pages: 0,
     },
 ];
@@ -227,6 +229,25 @@ fn several_persisters_share_each_round() {
         random_scripts: bound(1, 2),
         random_len: bound(20, 200),
         moments: bound(20, 200),
+        ..options
+    });
+}
+
+/// A sync is several rounds, each with one inode or one name.
+#[test]
+fn rounds_in_portions() {
+    let system = SoupSystem {
+        in_portions: true,
+        ..MODES[0]
+    };
+    holds_in(&[system], |options| Options {
+        ops: 0,
+        scripts: scripts::all(),
+        schedules: bound(vec![Schedule::Sync], MORE_SCHEDULES.to_vec()),
+        random_scripts: bound(1, 4),
+        random_len: bound(40, 200),
+        moments: bound(20, 200),
+        recovery_depth: bound(0, 1),
         ..options
     });
 }

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use vfs::Ino;
 
-type Change = change::Change<Node>;
+pub(super) type Change = change::Change<Node>;
 type Named = change::Named<Node>;
 
 /// A directory, and those of its changes that are not persistent yet.

@@ -2,7 +2,7 @@
 //! pointer leads.
 
 use super::Round;
-use super::dirs::Dir;
+use super::dirs::{Change, Dir};
 use super::files::FilePlan;
 use super::one::Wanted;
 use crate::error::Res;
@@ -13,7 +13,7 @@ use crate::space::Space;
 use crate::volume::Volume;
 use medium::{Pmem, Rule};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use vfs::FileType;
 
 /// Attributes of a stored inode that change.
@@ -32,6 +32,8 @@ pub(super) struct Attrs {
 struct Part<'c, P> {
     core: &'c Volume<P>,
     wanted: Option<&'c Wanted>,
+    /// Names and pages of data that the round may still take.
+    units: &'c AtomicUsize,
     dirs: Vec<Dir>,
     files: Vec<FilePlan>,
     attrs: Vec<Attrs>,
@@ -39,36 +41,55 @@ struct Part<'c, P> {
     progress: usize,
     /// Inodes that are not stored yet, and that the changes name.
     named: Vec<Arc<Node>>,
+    /// Nodes with more changes.
+    more: Vec<Arc<Node>>,
     /// The addresses of nodes that are taken only if a change names them.
     skipped: Vec<usize>,
 }
 
-impl<'c, P: Pmem> Round<'c, P> {
+/// The reason why a round visits a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    /// It is in the list of dirty nodes.
+    Listed,
+    /// One of the changes of the round names it.
+    Named,
+    /// The last visit left some of its changes.
+    Again,
+}
+
+impl<P: Pmem> Round<'_, P> {
     /// Takes the changes of nodes, and of all new inodes that they name.
     pub(super) fn gather(&mut self, nodes: Vec<Arc<Node>>) -> Res<()> {
         let (core, wanted) = (self.core, self.wanted);
+        let units = AtomicUsize::new(self.units);
         let new_part = || Part {
             core,
             wanted,
+            units: &units,
             dirs: Vec::new(),
             files: Vec::new(),
             attrs: Vec::new(),
             free_pages: Vec::new(),
             progress: 0,
             named: Vec::new(),
+            more: Vec::new(),
             skipped: Vec::new(),
         };
-        let mut left: Vec<_> = nodes.into_iter().map(|node| (node, false)).collect();
+        let listed = nodes.into_iter().map(|node| (node, Visit::Listed));
+        let mut left: Vec<_> = listed.collect();
         while !left.is_empty() {
-            left.retain(|(node, _)| self.seen.insert(Arc::as_ptr(node).addr()));
-            for (node, _) in &left {
+            left.retain(|(node, visit)| {
+                *visit == Visit::Again || self.seen.insert(Arc::as_ptr(node).addr())
+            });
+            for (node, _) in left.iter().filter(|(_, visit)| *visit != Visit::Again) {
                 node.pins.fetch_add(1, SeqCst);
                 self.nodes.push(Arc::clone(node));
             }
             let parts = core.share(&left, Some(Rule::InitialiseBeforePoint), |nodes| {
                 let mut part = new_part();
                 let mut nodes = nodes.iter();
-                nodes.try_for_each(|(node, is_named)| part.visit(node, *is_named))?;
+                nodes.try_for_each(|(node, visit)| part.visit(node, *visit))?;
                 Ok(part)
             })?;
             left.clear();
@@ -76,15 +97,26 @@ impl<'c, P: Pmem> Round<'c, P> {
                 for address in &part.skipped {
                     self.seen.remove(address);
                 }
-                left.extend(part.named.drain(..).map(|node| (node, true)));
+                left.extend(part.named.drain(..).map(|node| (node, Visit::Named)));
                 self.add(part);
+            }
+            if units.load(Relaxed) > 0 {
+                left.extend(self.more.drain(..).map(|node| (node, Visit::Again)));
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, part: Part<'c, P>) {
-        self.dirs.extend(part.dirs);
+    fn add(&mut self, part: Part<'_, P>) {
+        for dir in part.dirs {
+            let address = Arc::as_ptr(&dir.node).addr();
+            let number = *self.numbers.entry(address).or_insert(self.dirs.len());
+            match self.dirs.get_mut(number) {
+                Some(own) => own.changes.extend(dir.changes),
+                None => self.dirs.push(dir),
+            }
+        }
+        self.more.extend(part.more);
         self.files.extend(part.files);
         self.attrs.extend(part.attrs);
         self.free_pages.extend(part.free_pages);
@@ -93,25 +125,26 @@ impl<'c, P: Pmem> Round<'c, P> {
 }
 
 impl<P: Pmem> Part<'_, P> {
-    /// Takes the changes of a node. `is_named`: one of the changes of the round names it.
-    fn visit(&mut self, node: &Arc<Node>, is_named: bool) -> Res<()> {
+    /// Takes the changes of a node.
+    fn visit(&mut self, node: &Arc<Node>, visit: Visit) -> Res<()> {
         let mut state = node.state.write();
         let is_gone = state.links == 0 && !state.is_stored && state.changes.is_empty();
         // A name that is removed later may come first.
-        if state.is_dead || (is_gone && !is_named) {
+        if visit != Visit::Again && (state.is_dead || (is_gone && visit != Visit::Named)) {
             self.skipped.push(Arc::as_ptr(node).addr());
             return Ok(());
         }
         let changes = match self.wanted {
-            None => state.changes.take_all(),
+            None => self.take_changes(node, &mut state),
             Some(wanted) => state.changes.take(wanted.of(node)),
         };
-        if self.wanted.is_none() && changes.is_empty() {
+        if self.wanted.is_none() && changes.is_empty() && state.changes.is_empty() {
             // Changes that cancelled each other may have left slots. An fsync need not look for them.
             state.view.settle(&self.core.space)?;
         }
         let is_new = !state.is_stored;
-        if self.wanted.is_none_or(|wanted| wanted.takes(node.ino)) {
+        let takes_node = self.wanted.is_none_or(|wanted| wanted.takes(node.ino));
+        if takes_node && visit != Visit::Again {
             self.take_node(node, &mut state)?;
         }
         // A directory that was in this one may be above it now: one lock at a time.
@@ -129,6 +162,24 @@ impl<P: Pmem> Part<'_, P> {
         Ok(())
     }
 
+    /// Takes the oldest changes of a node, as many as the round may take.
+    fn take_changes(&mut self, node: &Arc<Node>, state: &mut State) -> Vec<Change> {
+        let units = self.units.load(Relaxed);
+        if units == usize::MAX {
+            return state.changes.take_all();
+        }
+        let most = units.min(self.core.portion.names);
+        let (changes, has_more) = state.changes.take_oldest(most);
+        self.use_units(changes.len());
+        self.more.extend(has_more.then(|| Arc::clone(node)));
+        changes
+    }
+
+    fn use_units(&self, used: usize) {
+        let less = |units: usize| (units < usize::MAX).then(|| units.saturating_sub(used));
+        let _ = self.units.fetch_update(Relaxed, Relaxed, less);
+    }
+
     fn take_node(&mut self, node: &Arc<Node>, state: &mut State) -> Res<()> {
         let core = self.core;
         let line = Line(node.ino.0);
@@ -136,6 +187,7 @@ impl<P: Pmem> Part<'_, P> {
             // A crash shows it under its old name, if at all, and then as it was.
             return Ok(());
         }
+        self.use_units(state.file.dirty_pages());
         let plan = match state.kind {
             FileType::Regular => FilePlan::new(core, node, state)?,
             _ => None,

@@ -10,12 +10,15 @@
 //! 4. *Grow*: greater sizes; tables instead of long chains.
 //!
 //! Then the memory of what is gone is free (C2). Several persisters share the work of each step.
+//!
+//! Many changes are made in several rounds (`portions`).
 
 mod adopt;
 mod dirs;
 mod files;
 mod gather;
 mod one;
+mod portions;
 
 use crate::change::{self, Marks};
 use crate::error::Res;
@@ -38,11 +41,17 @@ struct Round<'c, P> {
     core: &'c Volume<P>,
     /// The changes of directories that it takes; `None`: all.
     wanted: Option<&'c Wanted>,
+    /// Names and pages of data that it takes, if it takes all changes of its nodes otherwise.
+    units: usize,
+    /// Nodes with changes that it has left for other rounds.
+    more: Vec<Arc<Node>>,
     /// All nodes of the round; each is pinned.
     nodes: Vec<Arc<Node>>,
     /// Their addresses: a number may have another node by now.
     seen: HashSet<usize>,
     dirs: Vec<Dir>,
+    /// By the address of a directory: its index.
+    numbers: HashMap<usize, usize>,
     /// By the address of a mark: the directories with changes that wait for it.
     waiters: HashMap<usize, Vec<usize>>,
     files: Vec<FilePlan>,
@@ -66,128 +75,36 @@ struct Done {
     done: usize,
     /// Changes that wait for others.
     left: Marks,
+    /// Nodes with changes that were left for other rounds.
+    more: Vec<Arc<Node>>,
 }
 
 impl<P: Pmem> Volume<P> {
-    /// Makes everything persistent that was changed before this call, and frees what has no use any
-    /// more. Other changes may be made meanwhile.
-    pub(crate) fn persist(&self) -> Res<()> {
-        let _lock = self.persister.write();
-        self.intact()?;
-        self.persist_held()
-    }
-
-    /// As [`persist`](Self::persist); the persister's lock is held.
-    fn persist_held(&self) -> Res<()> {
-        let mut done = self.persist_dirty()?;
-        // Changes that wait for those of a directory that comes later take another round.
-        let mut left = std::mem::take(&mut done.left);
-        while done.done > 0 && !left.is_empty() {
-            done = self.persist_dirty()?;
-            let still: HashSet<_> = done.left.iter().map(Arc::as_ptr).collect();
-            left.retain(|mark| still.contains(&Arc::as_ptr(mark)));
-        }
-        // The inodes that have lost their last name.
-        self.run_round(Vec::new())?;
-        Ok(())
-    }
-
-    /// As [`persist`](Self::persist), until there are no changes.
-    pub(crate) fn persist_all(&self) -> Res<()> {
-        let _lock = self.persister.write();
-        self.intact()?;
-        while self.persist_dirty()?.done > 0 {}
-        Ok(())
-    }
-
-    /// Runs a round with all dirty nodes.
-    fn persist_dirty(&self) -> Res<Done> {
-        self.begin_round();
-        let mut nodes = self.take_dirty();
-        if nodes.len() > 1 && hit(Bug::NodeLeftOut) {
-            self.dirty.own().lock().extend(nodes.pop());
-        }
-        self.run_round(nodes)
-    }
-
-    fn take_dirty(&self) -> Vec<Arc<Node>> {
-        let shards = self.dirty.all();
-        shards
-            .flat_map(|shard| std::mem::take(&mut *shard.lock()))
-            .collect()
-    }
-
-    /// Makes changes of at most `limit` nodes persistent, which `draw` chooses from a number of
-    /// them. Returns how much was done; 0 if there is nothing to do.
-    pub(crate) fn persist_some(
-        &self,
-        limit: usize,
-        draw: &mut dyn FnMut(usize) -> usize,
-    ) -> Res<usize> {
-        let _lock = self.persister.write();
-        let mut aside = Vec::new();
-        let mut done = 0;
-        while done == 0 {
-            let nodes = self.choose(limit, draw);
-            if nodes.is_empty() {
-                break;
-            }
-            done = self.run_round(nodes.clone())?.done;
-            aside.extend(nodes);
-            if done == 0 {
-                // They wait for others: look at those first.
-                let mut dirty = self.dirty.own().lock();
-                dirty.retain(|node| !aside.iter().any(|other| Arc::ptr_eq(node, other)));
-            }
-        }
-        for node in aside {
-            node.is_listed.store(false, SeqCst);
-            self.relist(&node);
-        }
-        Ok(done)
-    }
-
-    fn choose(&self, limit: usize, draw: &mut dyn FnMut(usize) -> usize) -> Vec<Arc<Node>> {
-        let mut dirty = self.take_dirty();
-        let mut nodes = Vec::new();
-        while nodes.len() < limit && !dirty.is_empty() {
-            let at = draw(dirty.len());
-            nodes.push(dirty.remove(at));
-        }
-        let mut own = self.dirty.own().lock();
-        dirty.append(&mut own);
-        *own = dirty;
-        nodes
-    }
-
     /// Runs a round with nodes that are not in the list any more.
-    fn run_round(&self, nodes: Vec<Arc<Node>>) -> Res<Done> {
-        let orphans = std::mem::take(&mut *self.orphans.lock());
-        if nodes.is_empty() && orphans.is_empty() {
+    fn run_round(&self, nodes: Vec<Arc<Node>>, units: usize) -> Res<Done> {
+        if nodes.is_empty() {
             return Ok(Done::default());
         }
         let unlist = || nodes.iter().for_each(|n| n.is_listed.store(false, SeqCst));
         if hit(Bug::ListedLate) {
-            let done = self.run(nodes.clone(), &orphans, None);
+            let done = self.run(nodes.clone(), None, units);
             unlist();
             return done;
         }
         unlist();
-        self.run(nodes, &orphans, None)
+        self.run(nodes, None, units)
     }
 
-    fn run(
-        &self,
-        nodes: Vec<Arc<Node>>,
-        orphans: &[Arc<Node>],
-        wanted: Option<&Wanted>,
-    ) -> Res<Done> {
+    fn run(&self, nodes: Vec<Arc<Node>>, wanted: Option<&Wanted>, units: usize) -> Res<Done> {
         let mut round = Round {
             core: self,
             wanted,
+            units,
+            more: Vec::new(),
             nodes: Vec::new(),
             seen: HashSet::new(),
             dirs: Vec::new(),
+            numbers: HashMap::new(),
             waiters: HashMap::new(),
             files: Vec::new(),
             attrs: Vec::new(),
@@ -199,15 +116,16 @@ impl<P: Pmem> Volume<P> {
             left: Marks::new(),
         };
         let gathered = round.gather(nodes);
-        let result = gathered.and_then(|()| round.run(orphans));
+        let result = gathered.and_then(|()| round.run());
         let ended = round.end();
         if let Err(e) = result.and(ended) {
             self.failed.store(true, SeqCst);
             return Err(e);
         }
         Ok(Done {
-            done: round.progress + orphans.len(),
+            done: round.progress,
             left: round.left,
+            more: round.more,
         })
     }
 
@@ -232,7 +150,7 @@ impl<P: Pmem> Volume<P> {
 }
 
 impl<P: Pmem> Round<'_, P> {
-    fn run(&mut self, orphans: &[Arc<Node>]) -> Res<()> {
+    fn run(&mut self) -> Res<()> {
         let space = &self.core.space;
         self.publish()?;
         let (finish, grow) = (
@@ -261,9 +179,6 @@ impl<P: Pmem> Round<'_, P> {
         let owners = self.finish_modes()?;
         if grows + self.splits.len() + owners > 0 && !hit(Bug::NoGrowFence) {
             space.pm.fence(Rule::DurableBeforeReturn)?;
-        }
-        for node in orphans {
-            self.collect_orphan(node)?;
         }
         for plan in &mut self.files {
             // Calls walk the tree of the latest view: it must not have what is free.
@@ -329,36 +244,10 @@ impl<P: Pmem> Round<'_, P> {
         Ok(())
     }
 
-    /// Takes the memory of an inode without name and reference.
-    fn collect_orphan(&mut self, node: &Arc<Node>) -> Res<()> {
-        let core = self.core;
-        let mut state = node.state.write();
-        core.abandon_staged(&mut state)?;
-        files::pages_of(&core.space, state.file.root(), &mut self.free_pages)?;
-        self.free_pages.extend(state.stored_xattr);
-        if state.xattr != state.stored_xattr {
-            self.free_pages.extend(state.xattr);
-        }
-        if let Some(first) = state.target {
-            let lines = core.space.text_lines(first, state.size as usize)?;
-            self.free_lines.extend(lines);
-        }
-        if let Some(slot) = state.view.slot {
-            dirs::tables_of(&core.space, slot, 0, &mut self.free_pages)?;
-        }
-        self.free_lines.push(Line(node.ino.0));
-        Ok(())
-    }
-
     fn free(&mut self) -> Res<()> {
-        let (space, alloc) = (&self.core.space, &self.core.alloc);
-        for line in self.free_lines.drain(..) {
-            alloc.clear_line(space, line)?;
-        }
-        for page in self.free_pages.drain(..) {
-            alloc.clear_page(space, page)?;
-        }
-        Ok(())
+        let lines = std::mem::take(&mut self.free_lines);
+        let pages = std::mem::take(&mut self.free_pages);
+        self.core.free_all(lines, pages)
     }
 
     /// Updates the latest view, and lets go of the nodes.
@@ -374,6 +263,10 @@ impl<P: Pmem> Round<'_, P> {
         }
         let nodes = std::mem::take(&mut self.nodes);
         let core = self.core;
+        // Those with more changes come into another round soon, as if they were listed.
+        self.more
+            .iter()
+            .for_each(|node| node.is_listed.store(true, SeqCst));
         core.share(&nodes, None, |nodes| {
             for node in nodes {
                 core.relist(node);

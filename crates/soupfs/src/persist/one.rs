@@ -22,7 +22,7 @@ use crate::error::Res;
 use crate::format::{Hash, Line, inode};
 use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, release_fairly};
 use crate::volume::Volume;
 use hashbrown::HashSet;
 use medium::Pmem;
@@ -86,13 +86,15 @@ impl<P: Pmem> Volume<P> {
         if self.persist_beside(node)? {
             return Ok(());
         }
-        let _lock = self.persister.write();
+        let lock = self.persister.write();
         self.intact()?;
         let wanted = self.want_path(node)?;
+        let is_done = self.persist_wanted(node, &wanted)?;
+        release_fairly(lock);
         // A change that another thread has made meanwhile may have to come first.
-        match self.persist_wanted(node, &wanted)? {
+        match is_done {
             true => Ok(()),
-            false => self.persist_held(),
+            false => self.persist(),
         }
     }
 
@@ -148,7 +150,7 @@ impl<P: Pmem> Volume<P> {
     fn persist_wanted(&self, node: &Arc<Node>, wanted: &Wanted) -> Res<bool> {
         let dirs = wanted.dirs.values().map(|(dir, _)| Arc::clone(dir));
         let nodes = std::iter::once(Arc::clone(node)).chain(dirs);
-        self.run(nodes.collect(), &[], Some(wanted))?;
+        self.run(nodes.collect(), Some(wanted), usize::MAX)?;
         Ok(wanted.is_done() || hit(Bug::FsyncWithoutPath))
     }
 

@@ -3,6 +3,7 @@
 use medium::MemoryPmem;
 use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use vfs::check::Severity;
 use vfs::{Attr, Ctx, Errno, FileSystem, Ino, Name, NewNode, RenameFlags};
@@ -186,6 +187,41 @@ fn a_file_without_a_name_is_not_an_error() {
     place.fs.forget(nameless, 1);
     place.fs.sync().unwrap();
     assert!(check(&*place.pm).is_clean());
+}
+
+/// A sync takes the changes in portions, between which others get the lock.
+#[test]
+fn an_fsync_does_not_wait_for_all_of_a_sync() {
+    let pm = Arc::new(MemoryPmem::new(256 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = crate::open(pm, options(false)).unwrap();
+    let cx = Ctx::root();
+    let small = fs.create(&cx, Ino::ROOT, b"small", 0o644).unwrap().ino;
+    // The scheduler of the machine may hold up one of the threads.
+    let are_beside = (0..20).any(|batch| {
+        for n in 0..20_000 {
+            let name = format!("{batch}-{n}");
+            let made = fs.create(&cx, Ino::ROOT, name.as_bytes(), 0o644);
+            fs.forget(made.unwrap().ino, 1);
+        }
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fs.sync().unwrap();
+                is_over.store(true, SeqCst);
+            });
+            let mut count = 0;
+            while !is_over.load(SeqCst) {
+                fs.write(&cx, small, 0, b"x").unwrap();
+                fs.fsync(&cx, small, false).unwrap();
+                count += 1;
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            // One may come before the sync, and one may return after it.
+            count > 3
+        })
+    });
+    assert!(are_beside);
 }
 
 #[test]

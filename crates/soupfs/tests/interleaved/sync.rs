@@ -16,6 +16,11 @@ impl<T> Mutex<T> {
     }
 }
 
+/// Releases a lock; the scheduler draws the thread that gets it.
+pub(crate) fn release_fairly<T>(guard: RwLockWriteGuard<'_, T>) {
+    drop(guard);
+}
+
 pub(crate) struct RwLock<T>(sync::RwLock<T>);
 
 impl<T> RwLock<T> {
