@@ -59,6 +59,11 @@ impl Node {
         self.via.store(dir.0, Relaxed);
     }
 
+    /// Forgets the directory of a [`found_in`](Self::found_in), which was removed.
+    pub(crate) fn lose_via(&self, dir: Ino) {
+        let _ = self.via.compare_exchange(dir.0, 0, Relaxed, Relaxed);
+    }
+
     /// The directory of the last [`found_in`](Self::found_in).
     pub(crate) fn via(&self) -> Option<Ino> {
         Some(Ino(self.via.load(Relaxed))).filter(|dir| dir.0 > 0)

@@ -9,7 +9,7 @@
 use crate::alloc::{Alloc, reserved_pages};
 use crate::change::Mark;
 use crate::error::{Fault, Res, corrupt};
-use crate::format::{LINES, Line, Page, bitmap_word};
+use crate::format::{Inode, LINES, Line, Page, bitmap_word};
 use crate::node::{Node, State};
 use crate::pressure::{Portion, Pressure};
 use crate::seeded::{Bug, hit};
@@ -168,18 +168,7 @@ impl<P: Pmem> Volume<P> {
         if let Some(node) = self.cached(ino) {
             return Ok(node);
         }
-        let line = Line(ino.0);
-        let page = Page(ino.0 / LINES);
-        if ino != Ino::ROOT
-            && !(reserved_pages(self.space.pages)..self.space.pages).contains(&page.0)
-        {
-            return Err(Errno::STALE.into());
-        }
-        let is_used = self.space.load(bitmap_word(page))? >> (ino.0 % LINES) & 1 == 1;
-        let inode = self.space.inode(line)?;
-        if !is_used || inode.kind().is_none() || inode.links() == 0 {
-            return Err(Errno::STALE.into());
-        }
+        self.inode_there(ino)?.ok_or(Errno::STALE)?;
         let node = self.obtain(ino)?;
         node.refs.fetch_sub(1, SeqCst);
         let mut loose = self.loose.lock();
@@ -192,6 +181,19 @@ impl<P: Pmem> Volume<P> {
                 .for_each(|n| self.settle(n));
         }
         Ok(node)
+    }
+
+    /// The inode on the medium with a number that may have none.
+    pub(crate) fn inode_there(&self, ino: Ino) -> Res<Option<Inode>> {
+        let page = Page(ino.0 / LINES);
+        let all = reserved_pages(self.space.pages)..self.space.pages;
+        if ino != Ino::ROOT && !all.contains(&page.0) {
+            return Ok(None);
+        }
+        let is_used = self.space.load(bitmap_word(page))? >> (ino.0 % LINES) & 1 == 1;
+        let inode = self.space.inode(Line(ino.0))?;
+        let is_there = is_used && inode.kind().is_some() && inode.links() > 0;
+        Ok(is_there.then_some(inode))
     }
 
     /// A node that is in memory.

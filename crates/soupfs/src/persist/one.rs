@@ -19,7 +19,7 @@
 use super::dirs::path_of;
 use crate::change::Mark;
 use crate::error::Res;
-use crate::format::{Hash, Line, inode};
+use crate::format::{Hash, Inode, Line, inode};
 use crate::node::{Node, State};
 use crate::seeded::{Bug, hit};
 use crate::sync::{Mutex, release_fairly};
@@ -29,7 +29,7 @@ use medium::Pmem;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vfs::Ino;
+use vfs::{FileType, Ino};
 
 /// The changes of names that an inode needs.
 #[derive(Default)]
@@ -44,6 +44,8 @@ pub(super) struct Wanted {
     names: Vec<(Arc<Node>, Hash)>,
     /// Whether another round has taken some of the changes.
     is_taken: bool,
+    /// The directory of the last lookup, if it is gone, so that the path is not known.
+    gone: Option<Ino>,
 }
 
 /// The addresses of what a round has claimed, inodes and slots, until it ends.
@@ -89,8 +91,12 @@ impl<P: Pmem> Volume<P> {
         let lock = self.persister.write();
         self.intact()?;
         let wanted = self.want_path(node)?;
-        let is_done = self.persist_wanted(node, &wanted)?;
+        let is_done = wanted.gone.is_none() && self.persist_wanted(node, &wanted)?;
         release_fairly(lock);
+        if let Some(gone) = wanted.gone {
+            // All that is above its names becomes persistent. Later calls take them as they are then.
+            node.lose_via(gone);
+        }
         // A change that another thread has made meanwhile may have to come first.
         match is_done {
             true => Ok(()),
@@ -104,7 +110,7 @@ impl<P: Pmem> Volume<P> {
         let _lock = self.persister.read();
         self.intact()?;
         let wanted = self.want_path(node)?;
-        match self.claim(&wanted)? {
+        match self.claim(&wanted)?.filter(|_| wanted.gone.is_none()) {
             Some(_claim) => self.persist_wanted(node, &wanted),
             None => Ok(false),
         }
@@ -171,7 +177,8 @@ impl<P: Pmem> Volume<P> {
         let mut seen = HashSet::new();
         loop {
             if let Some(dir) = dirs.pop().filter(|_| !hit(Bug::FsyncWithoutPath)) {
-                self.want_above(dir, &mut seen, &mut marks)?;
+                let is_there = self.want_above(dir, &mut seen, &mut marks)?;
+                wanted.gone = wanted.gone.or((!is_there).then_some(dir));
             } else if let Some(mark) = marks.pop() {
                 self.want(mark, &mut wanted, &mut marks, &mut dirs)?;
             } else {
@@ -180,22 +187,34 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
-    /// Adds the changes of a directory's names, and of those above it.
-    fn want_above(&self, dir: Ino, seen: &mut HashSet<Ino>, marks: &mut Vec<Arc<Mark>>) -> Res<()> {
+    /// Adds the changes of a directory's names, and of those above it. Returns false if there is no such
+    /// directory: it was removed, and its number may be that of something else.
+    fn want_above(
+        &self,
+        dir: Ino,
+        seen: &mut HashSet<Ino>,
+        marks: &mut Vec<Arc<Mark>>,
+    ) -> Res<bool> {
         let mut at = dir;
         while at != Ino::ROOT && seen.insert(at) {
             at = match self.cached(at) {
-                // The number was given to another inode.
-                Some(node) if !node.is_dir => return Ok(()),
+                Some(node) if !node.is_dir => return Ok(false),
                 Some(node) => {
                     let state = node.state.read();
                     marks.extend(own_marks(&state));
                     state.parent
                 }
-                None => Ino(self.space.load(Line(at.0).word(inode::SIZE))?),
+                None => {
+                    let there = self.inode_there(at)?;
+                    let is_dir = |inode: &Inode| inode.kind() == Some(FileType::Directory);
+                    match there.filter(is_dir) {
+                        Some(inode) => Ino(inode.0[inode::SIZE as usize]),
+                        None => return Ok(false),
+                    }
+                }
             };
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Adds a change, and those that it waits for.

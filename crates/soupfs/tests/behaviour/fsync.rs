@@ -173,6 +173,36 @@ fn with_the_option_sync_each_call_is_persistent() {
     place.leaves(&[("file", None)]);
 }
 
+/// The line of the directory is that of another inode or text by then.
+#[test]
+fn a_file_that_was_found_in_a_removed_directory_is_synced() {
+    let place = Place::new();
+    let (a, x) = (place.dir(Ino::ROOT, "a"), place.dir(Ino::ROOT, "x"));
+    let file = place.file(a, "file", "old");
+    place.fs.sync().unwrap();
+    place.fs.link(&place.cx, file, x, b"link").unwrap();
+    place.fs.unlink(&place.cx, x, b"link").unwrap();
+    place.fs.rmdir(&place.cx, Ino::ROOT, b"x").unwrap();
+    place.fs.forget(x, 1);
+    place.fs.sync().unwrap();
+    // Free lines are used again.
+    for n in 0..200 {
+        let name = format!("{n:0>100}");
+        let cx = &place.cx;
+        let target = "y".repeat(500);
+        let made = place.fs.symlink(cx, a, name.as_bytes(), target.as_bytes());
+        place.fs.forget(made.unwrap().ino, 1);
+    }
+    place.fs.sync().unwrap();
+    place.rename((Ino::ROOT, "a"), (Ino::ROOT, "b"));
+    place.fs.write(&place.cx, file, 0, b"new").unwrap();
+    place.fsync(file);
+    place.leaves(&[("b/file", Some("new")), ("a", None)]);
+    place.fs.write(&place.cx, file, 0, b"end").unwrap();
+    place.fsync(file);
+    place.leaves(&[("b/file", Some("end"))]);
+}
+
 #[test]
 fn a_file_without_a_name_is_not_an_error() {
     let place = Place::new();
