@@ -47,7 +47,8 @@ impl<P: Pmem + 'static> SoupFs<P> {
         })
     }
 
-    /// Makes everything persistent, and marks the image as unmounted.
+    /// Makes everything persistent, and marks the image as unmounted. References end: files without a name
+    /// are freed.
     ///
     /// # Errors
     /// `EIO` if the medium fails.
@@ -57,7 +58,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
             return Ok(());
         }
         self.core.persist_all().map_err(Fault::errno)?;
-        // The memory of files without a name is lost until fsck.
+        self.core.free_nameless().map_err(Fault::errno)?;
         let leaks = self.core.has_nameless();
         let marked = self.core.space.mark_unmounted(leaks);
         marked.map_err(Fault::errno)

@@ -217,13 +217,30 @@ impl<P: Pmem> Volume<P> {
         Ok(node)
     }
 
-    /// Whether an inode has no name, and is still referenced.
-    pub(crate) fn has_nameless(&self) -> bool {
-        let mut shards = self.nodes.iter();
-        shards.any(|shard| {
+    /// The stored inodes without a name that are still referenced.
+    fn nameless(&self) -> impl Iterator<Item = Arc<Node>> {
+        let nodes = self.nodes.iter().flat_map(|shard| {
             let nodes: Vec<_> = shard.lock().values().cloned().collect();
-            nodes.iter().any(|node| node.state.read().links == 0)
+            nodes
+        });
+        nodes.filter(|node| {
+            let state = node.state.read();
+            state.links == 0 && state.is_stored
         })
+    }
+
+    /// Whether memory is lost with the references to an inode without a name.
+    pub(crate) fn has_nameless(&self) -> bool {
+        self.nameless().next().is_some()
+    }
+
+    /// Frees the inodes without a name when all references end. Everything is persistent.
+    pub(crate) fn free_nameless(&self) -> Res<()> {
+        for node in self.nameless() {
+            node.refs.store(0, SeqCst);
+            self.settle(&node);
+        }
+        self.persist_all()
     }
 
     /// Adds a new inode, with a reference.

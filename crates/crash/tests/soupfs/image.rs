@@ -196,7 +196,7 @@ impl Program for Mkfs {
     }
 }
 
-/// Changes some files, and unmounts.
+/// Changes some files, and unmounts while one that is removed is open.
 struct Unmount;
 
 impl Program for Unmount {
@@ -212,7 +212,7 @@ impl Program for Unmount {
 
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
         let fs = opened(pm, Some(2))?;
-        calls(&fs, CHANGES)?;
+        calls(&fs, &format!("open 0 a\n{CHANGES}"))?;
         mark(BEGUN);
         fs.close().map_err(|e| e.to_string())?;
         mark(DONE);

@@ -1,7 +1,7 @@
 //! `fsync` makes one inode persistent, with its names and those above it, and nothing else.
 
 use medium::MemoryPmem;
-use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs, probe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -171,6 +171,28 @@ fn with_the_option_sync_each_call_is_persistent() {
     place.leaves(&[("file", Some("text more")), ("dir/file", None)]);
     place.fs.unlink(&place.cx, Ino::ROOT, b"file").unwrap();
     place.leaves(&[("file", None)]);
+}
+
+#[test]
+fn an_unmount_frees_what_has_no_name_and_is_still_open() {
+    let place = Place::new();
+    let (fs, cx) = (&place.fs, &place.cx);
+    let [stored, new] = ["stored", "new"].map(|name| {
+        fs.sync().unwrap();
+        place.file(Ino::ROOT, name, &"x".repeat(100_000))
+    });
+    let dir = place.dir(Ino::ROOT, "dir");
+    let nameless = fs.tmpfile(cx, dir, 0o600).unwrap().ino;
+    fs.write(cx, nameless, 0, &[1; 10_000]).unwrap();
+    fs.unlink(cx, Ino::ROOT, b"stored").unwrap();
+    fs.unlink(cx, Ino::ROOT, b"new").unwrap();
+    fs.rmdir(cx, Ino::ROOT, b"dir").unwrap();
+    for open in [stored, new, nameless, dir] {
+        assert_eq!(fs.getattr(cx, open).unwrap().nlink, 0);
+    }
+    fs.close().unwrap();
+    assert!(probe(&*place.pm).unwrap().is_clean);
+    assert_eq!(check(&*place.pm).findings, []);
 }
 
 /// The line of the directory is that of another inode or text by then.
