@@ -23,10 +23,21 @@ type Named = change::Named<Node>;
 /// A directory, and those of its changes that are not persistent yet.
 pub(super) struct Dir {
     pub node: Arc<Node>,
-    pub changes: Vec<Change>,
+    changes: Vec<Waiting>,
     /// Slots whose chains have changed, by address.
     touched: HashMap<u64, (Hash, u32)>,
 }
+
+/// A change of a round.
+struct Waiting {
+    /// `None` if it is made.
+    change: Option<Change>,
+    /// Marks of the round that it waits for.
+    count: usize,
+}
+
+/// The place of a change: the index of its directory, and its own among the changes of that.
+pub(super) type Place = (usize, usize);
 
 /// A chain of the consistent view, with the changes of a wave.
 pub(super) struct Chain {
@@ -40,20 +51,27 @@ pub(super) struct Chain {
 type Store = (u64, Link);
 
 impl Dir {
-    pub(super) fn new(node: Arc<Node>, changes: Vec<Change>) -> Self {
+    pub(super) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            changes,
+            changes: Vec::new(),
             touched: HashMap::new(),
         }
     }
 
-    /// Takes the changes that wait for nothing.
-    fn take_ready(&mut self) -> Vec<Change> {
+    /// Adds changes, in the order in which they were made.
+    pub(super) fn add(&mut self, changes: Vec<Change>) {
+        let changes = changes.into_iter().map(|change| Waiting {
+            change: Some(change),
+            count: 0,
+        });
+        self.changes.extend(changes);
+    }
+
+    /// Takes the changes that are not made.
+    pub(super) fn take_left(&mut self) -> Vec<Change> {
         let all = std::mem::take(&mut self.changes);
-        let (ready, left) = all.into_iter().partition(Change::is_ready);
-        self.changes = left;
-        ready
+        all.into_iter().filter_map(|one| one.change).collect()
     }
 }
 
@@ -210,13 +228,12 @@ impl<P: Pmem> Round<'_, P> {
         let core = self.core;
         let space = &core.space;
         self.note_waiters();
-        let all: Vec<usize> = (0..self.dirs.len()).collect();
-        let mut changes = self.take_ready(&all);
+        let mut changes = self.take_ready();
         let mut is_first = true;
         loop {
             if changes.is_empty() {
                 // Another round may have made persistent what some wait for.
-                changes = self.take_ready(&all);
+                changes = self.take_ready();
             }
             let wave = self.prepare_wave(changes)?;
             if wave.changes.is_empty() && !is_first {
@@ -237,8 +254,7 @@ impl<P: Pmem> Round<'_, P> {
             if !hit(Bug::NoPublishFence) {
                 space.pm.fence(Rule::LinkBeforeUnlink)?;
             }
-            let next = self.end_wave(wave.changes)?;
-            changes = self.take_ready(&next);
+            changes = self.end_wave(wave.changes)?;
             is_first = false;
         }
     }
@@ -284,30 +300,45 @@ impl<P: Pmem> Round<'_, P> {
         })
     }
 
-    /// Notes which directories have changes that wait, and for what. So a wave looks only at those for
-    /// which the one before it has made something: a path of new directories has as many waves as levels.
+    /// Notes which changes wait, and for what. So a wave looks only at those for which the one before it
+    /// has made something: a long sequence of moves has a wave for each.
     fn note_waiters(&mut self) {
-        for (n, dir) in self.dirs.iter().enumerate() {
-            let after = dir.changes.iter().flat_map(|change| &change.after);
-            for mark in after.filter(|mark| !mark.is_done()) {
-                let waiters = self.waiters.entry(Arc::as_ptr(mark).addr());
-                waiters.or_default().push(n);
+        let waiters = &mut self.waiters;
+        for (number, dir) in self.dirs.iter_mut().enumerate() {
+            for (index, one) in dir.changes.iter_mut().enumerate() {
+                let after = one.change.iter().flat_map(|change| &change.after);
+                for mark in after.filter(|mark| !mark.is_done()) {
+                    let own = waiters.entry(Arc::as_ptr(mark).addr());
+                    own.or_default().push((number, index));
+                    one.count += 1;
+                }
             }
         }
     }
 
-    /// Takes the changes of some directories that wait for nothing.
-    fn take_ready(&mut self, dirs: &[usize]) -> Vec<(usize, Change)> {
+    /// Takes all changes that wait for nothing.
+    fn take_ready(&mut self) -> Vec<(usize, Change)> {
         let mut wave = Vec::new();
-        for &n in dirs {
-            let dir = &mut self.dirs[n];
-            let ready = match hit(Bug::RemoveBeforeAdd) {
-                true => std::mem::take(&mut dir.changes),
-                false => dir.take_ready(),
-            };
-            wave.extend(ready.into_iter().map(|change| (n, change)));
+        for (number, dir) in self.dirs.iter_mut().enumerate() {
+            let all = dir.changes.iter_mut().map(|one| &mut one.change);
+            let is_ready = |change: &mut Change| change.is_ready() || hit(Bug::RemoveBeforeAdd);
+            let ready = all.filter_map(|change| change.take_if(is_ready));
+            wave.extend(ready.map(|change| (number, change)));
         }
         wave
+    }
+
+    /// Takes those of the changes at these places that have waited for nothing else.
+    fn take_freed(&mut self, mut places: Vec<Place>) -> Vec<(usize, Change)> {
+        // In the same order each time.
+        places.sort_unstable();
+        let ready = places.into_iter().filter_map(|(number, index)| {
+            let one = &mut self.dirs[number].changes[index];
+            one.count = one.count.saturating_sub(1);
+            let change = one.change.take_if(|_| one.count == 0)?;
+            Some((number, change))
+        });
+        ready.collect()
     }
 
     /// Makes what a change needs persistent. Returns the slot of its chain, and the number of tables
@@ -359,9 +390,9 @@ impl<P: Pmem> Round<'_, P> {
         Ok(())
     }
 
-    /// Marks changes as persistent, and takes the memory of what they removed. Returns the directories
-    /// with changes that have waited for these.
-    fn end_wave(&mut self, wave: Vec<(usize, Change)>) -> Res<Vec<usize>> {
+    /// Marks changes as persistent, and takes the memory of what they removed. Returns the changes that
+    /// have waited for these alone.
+    fn end_wave(&mut self, wave: Vec<(usize, Change)>) -> Res<Vec<(usize, Change)>> {
         let space = &self.core.space;
         let mut next = Vec::new();
         for (n, change) in wave {
@@ -390,9 +421,7 @@ impl<P: Pmem> Round<'_, P> {
                 self.nodes.push(named.node);
             }
         }
-        next.sort_unstable();
-        next.dedup();
-        Ok(next)
+        Ok(self.take_freed(next))
     }
 
     /// Fills tables for the chains that have become long. Memory that is short only leaves them long.

@@ -34,7 +34,7 @@ struct Part<'c, P> {
     wanted: Option<&'c Wanted>,
     /// Names and pages of data that the round may still take.
     units: &'c AtomicUsize,
-    dirs: Vec<Dir>,
+    dirs: Vec<(Arc<Node>, Vec<Change>)>,
     files: Vec<FilePlan>,
     attrs: Vec<Attrs>,
     free_pages: Vec<Page>,
@@ -108,13 +108,13 @@ impl<P: Pmem> Round<'_, P> {
     }
 
     fn add(&mut self, part: Part<'_, P>) {
-        for dir in part.dirs {
-            let address = Arc::as_ptr(&dir.node).addr();
+        for (node, changes) in part.dirs {
+            let address = Arc::as_ptr(&node).addr();
             let number = *self.numbers.entry(address).or_insert(self.dirs.len());
-            match self.dirs.get_mut(number) {
-                Some(own) => own.changes.extend(dir.changes),
-                None => self.dirs.push(dir),
+            if number == self.dirs.len() {
+                self.dirs.push(Dir::new(node));
             }
+            self.dirs[number].add(changes);
         }
         self.more.extend(part.more);
         self.files.extend(part.files);
@@ -157,7 +157,7 @@ impl<P: Pmem> Part<'_, P> {
         let new = new.filter(|new| !new.node.state.read().is_stored);
         self.named.extend(new.map(|new| Arc::clone(&new.node)));
         if !changes.is_empty() {
-            self.dirs.push(Dir::new(Arc::clone(node), changes));
+            self.dirs.push((Arc::clone(node), changes));
         }
         Ok(())
     }

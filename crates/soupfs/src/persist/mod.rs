@@ -26,7 +26,7 @@ use crate::format::{Line, Page, inode};
 use crate::node::Node;
 use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
-use dirs::Dir;
+use dirs::{Dir, Place};
 use files::FilePlan;
 use gather::Attrs;
 use hashbrown::{HashMap, HashSet};
@@ -52,8 +52,8 @@ struct Round<'c, P> {
     dirs: Vec<Dir>,
     /// By the address of a directory: its index.
     numbers: HashMap<usize, usize>,
-    /// By the address of a mark: the directories with changes that wait for it.
-    waiters: HashMap<usize, Vec<usize>>,
+    /// By the address of a mark: the changes that wait for it.
+    waiters: HashMap<usize, Vec<Place>>,
     files: Vec<FilePlan>,
     attrs: Vec<Attrs>,
     /// Inodes that lose links when the round ends.
@@ -253,10 +253,11 @@ impl<P: Pmem> Round<'_, P> {
     /// Updates the latest view, and lets go of the nodes.
     fn end(&mut self) -> Res<()> {
         for dir in &mut self.dirs {
+            let left = dir.take_left();
             let mut state = dir.node.state.write();
-            let waiting = dir.changes.iter().map(|change| Arc::clone(&change.done));
+            let waiting = left.iter().map(|change| Arc::clone(&change.done));
             self.left.extend(waiting);
-            state.changes.give_back(std::mem::take(&mut dir.changes));
+            state.changes.give_back(left);
             if state.changes.is_empty() {
                 state.view.settle(&self.core.space)?;
             }
