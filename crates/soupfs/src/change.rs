@@ -178,17 +178,18 @@ impl<N> Changes<N> {
         })
     }
 
-    /// Records the removal of a dentry, after `after`. Returns the mark of the change; `None` if the
+    /// Records the removal of a dentry, after the changes that `after` returns. Returns the mark of the change; `None` if the
     /// dentry was never persistent and nobody needs it. `may_cancel`: no change waits for the name as
     /// that of its directory. `heir`: as in [`Change`].
     pub(crate) fn remove(
         &mut self,
         (dir, hash): (Ino, Hash),
         (old, heir): (Named<N>, Option<Ino>),
-        mut after: Marks,
+        after: impl FnOnce() -> Marks,
         may_cancel: bool,
     ) -> Option<Arc<Mark>> {
         let pending = self.pending();
+        let mut own_mark = None;
         let is_own = |c: &Change<N>| c.new.as_ref().is_some_and(|new| new.line == old.line);
         let own = pending.list.of_hash(hash).find(|(_, c)| is_own(c));
         if let Some((at, _)) = own {
@@ -196,14 +197,15 @@ impl<N> Changes<N> {
             if may_cancel && !change.done.is_awaited.load(SeqCst) {
                 change.new = None;
                 change.moves = false;
-                change.after.extend(after);
                 if change.old.is_none() {
                     pending.list.remove(hash, at);
                 }
                 return None;
             }
-            after.push(Arc::clone(&change.done));
+            own_mark = Some(Arc::clone(&change.done));
         }
+        let mut after = after();
+        after.extend(own_mark);
         after.extend(pending.taken.makers.get(&old.line).cloned());
         Some(pending.push((dir, hash), Some((old, heir)), None, false, after))
     }

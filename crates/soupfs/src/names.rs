@@ -152,7 +152,7 @@ impl<P: Pmem> Volume<P> {
             line: entry.line,
             node: Arc::clone(node),
         };
-        let after = named_state.before_removal(entry.line);
+        let after = || named_state.before_removal(entry.line);
         let may_cancel = named_state.changes.is_empty();
         let place = (dir.ino, entry.hash);
         let removal = state

@@ -1,6 +1,6 @@
 //! `fsync` makes one inode persistent, with its names and those above it, and nothing else.
 
-use medium::MemoryPmem;
+use medium::{Counting, MemoryPmem};
 use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs, probe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -171,6 +171,31 @@ fn with_the_option_sync_each_call_is_persistent() {
     place.leaves(&[("file", Some("text more")), ("dir/file", None)]);
     place.fs.unlink(&place.cx, Ino::ROOT, b"file").unwrap();
     place.leaves(&[("file", None)]);
+}
+
+/// The fences of a sync after a file had that many names and lost all of them.
+fn fences_without_names(names: &[&str]) -> u64 {
+    let pm = Arc::new(Counting::new(MemoryPmem::new(2 << 20)));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
+    let cx = Ctx::root();
+    let file = fs.create(&cx, Ino::ROOT, b"first", 0o644).unwrap().ino;
+    for name in names {
+        fs.link(&cx, file, Ino::ROOT, name.as_bytes()).unwrap();
+    }
+    for name in names {
+        fs.unlink(&cx, Ino::ROOT, name.as_bytes()).unwrap();
+    }
+    fs.unlink(&cx, Ino::ROOT, b"first").unwrap();
+    let before = pm.snapshot().fences;
+    fs.sync().unwrap();
+    pm.snapshot().fences - before
+}
+
+#[test]
+fn names_that_were_made_and_removed_take_no_wave() {
+    let of_one = fences_without_names(&[]);
+    assert_eq!(fences_without_names(&["second", "third"]), of_one);
 }
 
 #[test]
