@@ -484,6 +484,9 @@ impl<P: Memory> FileSystem for Mapped<P> {
                     true => self.getattr(cx, *ino),
                     false => self.by_number(*ino),
                 };
+                if matches!(attr, Err(Errno::STALE | Errno::NOENT)) {
+                    continue; // removed by another client after the listing
+                }
                 let entry = DirEntry {
                     ino: *ino,
                     kind: *kind,
