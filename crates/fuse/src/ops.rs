@@ -58,6 +58,7 @@ pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
         checked: true,
         noatime: false,
         is_write_back: false,
+        drops_set_id: false,
         sets: vfs::Sets::NONE,
     }
 }
@@ -250,17 +251,13 @@ impl Ops {
             });
         }
         let attr = self.fs.getattr(cx, ino)?;
-        // Somebody unprivileged in the file's group: as in `without_set_id`, set-gid
-        // is dropped only where it denotes a program. Changes of data check no permissions.
-        let unprivileged = Ctx {
-            uid: u32::MAX,
-            gid: attr.gid,
-            checked: false,
+        let cx = Ctx {
+            drops_set_id: true,
             ..cx.clone()
         };
         Ok(Changed {
-            result: change(&unprivileged)?,
-            mode_changed: perm::perm_after_write(&unprivileged, &attr) != attr.perm,
+            result: change(&cx)?,
+            mode_changed: perm::perm_after_write(&cx, &attr) != attr.perm,
         })
     }
 

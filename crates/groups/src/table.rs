@@ -371,9 +371,7 @@ impl<'a> Joined<'a> {
             groups: Vec::new(),
             _inside: Vec::new(),
         };
-        // A front end that drops set-id bits with a change makes it as nobody (`u32::MAX`).
-        let is_anyone = cx.is_write_back || cx.uid == u32::MAX;
-        let may_join = |group: &&Arc<Group>| is_anyone || [0, cx.uid].contains(&group.owner);
+        let may_join = |group: &&Arc<Group>| cx.is_write_back || [0, cx.uid].contains(&group.owner);
         for group in engaged.iter().filter(may_join) {
             if let Some(inside) = group.gate.enter() {
                 joined.groups.push(group);

@@ -96,6 +96,8 @@ pub struct Ctx {
     pub noatime: bool,
     /// The kernel writes pages of a mapping back, for a process that it does not name.
     pub is_write_back: bool,
+    /// A change of contents drops the set-id bits, also one of a privileged user: the kernel has asked for that.
+    pub drops_set_id: bool,
     /// The sets that changes of the call join.
     pub sets: crate::Sets,
 }
@@ -111,6 +113,7 @@ impl Ctx {
             checked: false,
             noatime: false,
             is_write_back: false,
+            drops_set_id: false,
             sets: crate::Sets::NONE,
         }
     }

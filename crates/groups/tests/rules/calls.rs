@@ -217,15 +217,16 @@ fn a_list_describes_the_groups() {
 }
 
 #[test]
-fn a_change_that_drops_set_id_bits_joins_the_group_of_its_process() {
-    // A front end that drops set-id bits changes a file as nobody, for the process that wrote.
+fn a_change_that_drops_set_id_bits_joins_the_group_of_its_user() {
     let bench = Bench::new();
     let cx = by(INIT, 1);
     let group = bench.group(&cx);
     bench.engage(&cx, group).unwrap();
-    let nobody = Ctx {
-        uid: u32::MAX,
+    let drops = |uid: u32| Ctx {
+        uid,
+        drops_set_id: true,
         ..by(INIT, 1)
     };
-    assert_eq!(bench.write(&nobody), [number(group)]);
+    assert_eq!(bench.write(&drops(cx.uid)), [number(group)]);
+    assert_eq!(bench.write(&drops(cx.uid + 1)), []);
 }

@@ -290,22 +290,25 @@ pub fn new_owner(cx: &Ctx, dir: &Attr, new: &NewNode<'_>) -> NewOwner {
 /// The permission bits after a change of the contents (`write`, `truncate`, `fallocate`): an
 /// unprivileged caller clears the set-id bits of regular files.
 pub fn perm_after_write(cx: &Ctx, attr: &Attr) -> u32 {
-    if cx.is_privileged() || attr.kind != FileType::Regular {
-        attr.perm
-    } else {
-        without_set_id(cx, attr)
+    match (cx.drops_set_id, attr.kind) {
+        (true, FileType::Regular) => drop_set_id(attr.perm, true),
+        (false, FileType::Regular) if !cx.is_privileged() => without_set_id(cx, attr),
+        _ => attr.perm,
     }
 }
 
 /// The permission bits without set-uid. Set-gid is also removed if the file is group-executable
 /// or the caller could not set the bit.
 pub fn without_set_id(cx: &Ctx, attr: &Attr) -> u32 {
-    let mut perm = attr.perm & !SET_UID;
-    let keeps_group = perm & GROUP_EXEC == 0 && (cx.is_privileged() || cx.is_in_group(attr.gid));
-    if !keeps_group {
-        perm &= !SET_GID;
+    drop_set_id(attr.perm, cx.is_privileged() || cx.is_in_group(attr.gid))
+}
+
+/// Set-gid of a file that is not group-executable stays if the caller may set it.
+fn drop_set_id(perm: u32, may_set: bool) -> u32 {
+    match perm & GROUP_EXEC == 0 && may_set {
+        true => perm & !SET_UID,
+        false => perm & !(SET_UID | SET_GID),
     }
-    perm
 }
 
 /// Checks a `setattr` and returns what it really sets: `perm` is changed or added where set-id
