@@ -2,7 +2,8 @@
 
 use super::DevFuse;
 use crate::transport::written::Written;
-use fuser::{FopenFlags, InitFlags, KernelConfig, OpenAccMode, OpenFlags};
+use fuser::{FopenFlags, INodeNo, InitFlags, KernelConfig, OpenAccMode, OpenFlags};
+use vfs::Ctx;
 
 /// Which opens of files reach the server, and which files bypass the kernel's page cache.
 ///
@@ -69,6 +70,22 @@ impl DevFuse {
             Bypass::Writers
         } else {
             Bypass::Nothing
+        }
+    }
+
+    /// Whether `SEEK_HOLE` and `SEEK_DATA` find the right places. The kernel asks for that before it writes pages of
+    /// mappings back: data of a page could be a hole. Where opens reach the server, they write such pages back.
+    pub(super) fn knows_holes(&self) -> bool {
+        self.bypass() != Bypass::Nothing
+    }
+
+    /// Makes a write durable whose file is open with `O_SYNC` or `O_DSYNC`: the kernel sends no fsync after a
+    /// write that bypasses its cache. A write of pages of mappings has no such flags of a caller.
+    pub(super) fn sync_after(&self, cx: &Ctx, ino: INodeNo, flags: OpenFlags) -> vfs::Result<()> {
+        match flags.0 & libc::O_SYNC {
+            0 => Ok(()),
+            _ if cx.is_write_back => Ok(()),
+            which => self.ops.fsync(cx, ino.0, which != libc::O_SYNC),
         }
     }
 

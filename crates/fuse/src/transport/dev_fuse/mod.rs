@@ -445,7 +445,7 @@ impl Filesystem for DevFuse {
             true => self.ops.append(&cx, ino.0, data, drop_set_id),
             false => self.ops.write(&cx, ino.0, offset, data, drop_set_id),
         };
-        match written {
+        match written.and_then(|done| self.sync_after(&cx, ino, flags).map(|()| done)) {
             Ok(done) => {
                 if done.mode_changed {
                     self.invalidate_attr(ino);
@@ -667,6 +667,9 @@ impl Filesystem for DevFuse {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        if !self.knows_holes() {
+            return reply.error(Errno::ENOSYS);
+        }
         match self.ops.lseek(&ctx(req), ino.0, offset, whence) {
             Ok(off) => reply.offset(off),
             Err(e) => reply.error(errno(e)),
