@@ -1,7 +1,8 @@
 //! `selvedge sync`: makes a mount durable, which sync(2) does not.
 
 use crate::failure::{Failure, Outcome};
-use rustix::fs::{Mode, OFlags, fgetxattr, fstatfs, open, syncfs};
+use crate::mount::write_back::write_back;
+use rustix::fs::{Mode, OFlags, fgetxattr, fstatfs, open};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -54,7 +55,7 @@ pub(crate) fn make_durable(path: &Path) -> Result<bool, Errno> {
         return Ok(false);
     }
     // Changes in the kernel's caches must have reached the server before it is asked.
-    syncfs(&file)?;
+    write_back(&file)?;
     let mut said = [0; fuse::SYNCED.len()];
     match fgetxattr(&file, fuse::SYNC_XATTR, &mut said[..]) {
         // Errors of other servers for an unknown name.

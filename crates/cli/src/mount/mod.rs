@@ -11,3 +11,4 @@ pub(crate) mod power_line;
 pub(crate) mod serve;
 pub(crate) mod server;
 pub(crate) mod table;
+pub(crate) mod write_back;

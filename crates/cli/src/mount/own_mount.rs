@@ -4,8 +4,10 @@
 //! one: mounted over it, or after `umount --lazy` in its place. Nothing here unmounts that.
 
 use super::table::{self, Entry, Rest};
+use super::write_back::write_back;
 use fuse::{Error, Unmounter};
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 /// A mount of this process, found again in the table of mounts.
@@ -81,6 +83,17 @@ impl OwnMount {
             Err(Error::Busy { .. }) => Ok(Unmounted::Not(Why::Busy)),
             Err(e) => Err(e),
         }
+    }
+
+    /// Has the kernel send all changes in its caches, unless another mount covers this one.
+    ///
+    /// # Errors
+    /// Those of the kernel and of the writes.
+    pub(crate) fn write_back(&self) -> io::Result<()> {
+        if self.is_on_top(self.dir()) {
+            write_back(std::fs::File::open(self.dir())?)?;
+        }
+        Ok(())
     }
 
     /// Takes it out of the tree wherever this process sees it, in use or not: nobody is

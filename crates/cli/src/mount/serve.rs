@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 use vfs::FileSystem;
 
 /// A locked image whose superblock allows a mount.
@@ -75,6 +76,14 @@ pub(crate) fn serve(
     let signals = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
     let signals = Signals::new(signals).map_err(failed)?;
     let early = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    if let Some(run) = &options.record
+        && std::path::absolute(run).is_ok_and(|run| run.starts_with(dir))
+    {
+        return Err(failed(format_args!(
+            "--record {}: this directory would be in the mount itself",
+            run.display()
+        )));
+    }
     let output = daemon::Output::open(log)?;
     let server = server::about(&prepared.source);
     let kernel = kernel_options(prepared.source, prepared.shared, options);
@@ -238,6 +247,9 @@ fn tell(told: &str, output: daemon::Output) -> Result<(), Failure> {
     }
 }
 
+/// The time for the last pages of mappings.
+const WRITE_BACK: Duration = Duration::from_secs(10);
+
 fn kernel_options(source: String, shared: bool, options: &Options) -> MountOptions {
     // Others than root get these from the kernel in any case.
     let unprivileged = !geteuid().is_root();
@@ -351,14 +363,35 @@ impl OnSignal {
         }
     }
 
+    /// Lets the kernel send what programs have stored in mappings, for a while: a program may hold a page for
+    /// ever.
+    fn write_mappings_back(&self) {
+        let (done, wait) = std::sync::mpsc::channel();
+        let mount = self.mount.clone();
+        thread::spawn(move || done.send(mount.write_back()));
+        let dir = self.mount.dir().display();
+        match wait.recv_timeout(WRITE_BACK) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::warn!("{dir}: changes in mappings may be lost: {e}"),
+            Err(_) => tracing::warn!(
+                "{dir}: changes in mappings may be lost: the kernel did not send them within {} s",
+                WRITE_BACK.as_secs()
+            ),
+        }
+    }
+
     /// Ends the server of a mount that is in use, unless it ends by itself already.
     fn end(&self) {
         let is_closing = locked(&self.is_closing);
         if *is_closing {
             return;
         }
+        let cut = self.switch.as_ref().filter(|switch| switch.is_cut());
+        if cut.is_none() {
+            self.write_mappings_back();
+        }
         self.mount.detach();
-        if let Some(switch) = self.switch.as_ref().filter(|switch| switch.is_cut()) {
+        if let Some(switch) = cut {
             std::process::exit(i32::from(!switch.wait_for_report()));
         }
         let synced = self.fs.sync();

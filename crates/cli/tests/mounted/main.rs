@@ -22,6 +22,7 @@ mod group_sqlite;
 mod groups;
 mod holders;
 mod kernel;
+mod late_data;
 mod names;
 mod own_files;
 mod power_cut;
