@@ -480,22 +480,26 @@ impl<P: Memory> FileSystem for Mapped<P> {
             after = last.3;
             for (ino, kind, name, cookie) in &part {
                 let is_dot = matches!(&name[..], b"." | b"..");
-                let attr = match is_dot {
+                let mut attr = match is_dot {
                     true => self.getattr(cx, *ino),
                     false => self.by_number(*ino),
                 };
-                if matches!(attr, Err(Errno::STALE | Errno::NOENT)) {
-                    continue; // removed by another client after the listing
+                // Another client has removed or replaced the file since the listing.
+                if !is_dot && matches!(attr, Err(Errno::STALE | Errno::NOENT)) {
+                    attr = self.lookup(cx, dir, name);
+                    if attr == Err(Errno::NOENT) {
+                        continue;
+                    }
                 }
                 let entry = DirEntry {
-                    ino: *ino,
-                    kind: *kind,
+                    ino: attr.as_ref().map_or(*ino, |attr| attr.ino),
+                    kind: attr.as_ref().map_or(*kind, |attr| attr.kind),
                     name,
                     cookie: *cookie,
                 };
                 if !sink(&entry, attr.as_ref().ok()) {
                     if !is_dot && attr.is_ok() {
-                        self.forget(*ino, 1);
+                        self.forget(entry.ino, 1);
                     }
                     return Ok(());
                 }

@@ -29,6 +29,7 @@ impl<P: Pmem> Pxfs<P> {
         if !session.is_trusted && is_own {
             return Ok(Ctx {
                 checked: true,
+                drops_set_id: caller.drops_set_id,
                 ..own.ctx()
             });
         }
@@ -40,6 +41,7 @@ impl<P: Pmem> Pxfs<P> {
             groups: caller.groups.clone(),
             pid: 0,
             checked: caller.checked,
+            drops_set_id: caller.drops_set_id,
             ..Ctx::user(caller.uid, caller.gid)
         })
     }

@@ -44,6 +44,8 @@ pub struct Caller {
     /// The kernel has checked permissions already; see [`Ctx::checked`]. From a client that is not trusted, the
     /// claim that a file which is open permits the call to the client's own user.
     pub checked: bool,
+    /// See [`Ctx::drops_set_id`], which only takes rights away.
+    pub drops_set_id: bool,
 }
 
 impl From<&Ctx> for Caller {
@@ -53,6 +55,7 @@ impl From<&Ctx> for Caller {
             gid: cx.gid,
             groups: cx.groups.clone(),
             checked: cx.checked,
+            drops_set_id: cx.drops_set_id,
         }
     }
 }

@@ -58,5 +58,9 @@ fn is_busy(connections: &OwnedFd, waiting: &str) -> bool {
         Mode::empty(),
     );
     let len = file.and_then(|file| read(&file, &mut text));
-    len.is_ok_and(|len| text[..len].trim_ascii() != b"0")
+    match len {
+        Ok(len) => text[..len].trim_ascii() != b"0",
+        Err(Errno::NOENT) => false, // the connection has ended
+        Err(_) => true,             // others than root and the owner of the mount
+    }
 }

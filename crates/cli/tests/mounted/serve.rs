@@ -188,3 +188,33 @@ fn the_unit_of_systemd_is_valid() {
     let output = finish(0, verify.args(["verify", "--man=no"]).arg(unit));
     assert_eq!(stderr(&output), "");
 }
+
+/// The service drops the bits as the kernel of the mount has asked.
+#[test]
+fn a_write_through_a_client_drops_set_id_bits() {
+    let (place, server) = served(&[]);
+    run(
+        0,
+        &[
+            "mount",
+            "-o",
+            "allow_other",
+            socket(&place),
+            place.dir_str(),
+        ],
+    );
+    let file = place.dir().join("program");
+    fs::write(&file, "text").unwrap();
+    let mode = |bits| std::os::unix::fs::PermissionsExt::from_mode(bits);
+    fs::set_permissions(&file, mode(0o6777)).unwrap();
+    let write = "echo more >>\"$1\"";
+    let mut user = Command::new("setpriv");
+    user.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]);
+    finish(0, user.args(["sh", "-c", write, "sh"]).arg(&file));
+    run(0, &["sync", place.dir_str()]);
+    place.umount();
+    end(&place, server);
+    place.mount(&["-o", "ro"]);
+    let found = fs::metadata(&file).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&found) & 0o7777, 0o777);
+}

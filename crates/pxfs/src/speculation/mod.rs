@@ -445,7 +445,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         // The kernel does not report the groups of callers that it has checked.
         let has_groups = cx.groups == *groups || cx.checked && cx.groups.is_empty();
         match (cx.uid, cx.gid) == (*uid, *gid) && has_groups {
-            true if !cx.checked => Ok(None),
+            true if !cx.checked && !cx.drops_set_id => Ok(None),
             false if !self.is_trusted => Err(Errno::PERM),
             _ => Ok(Some(cx.into())),
         }

@@ -76,7 +76,7 @@ impl DevFuse {
     /// Whether `SEEK_HOLE` and `SEEK_DATA` find the right places. The kernel asks for that before it writes pages of
     /// mappings back: data of a page could be a hole. Where opens reach the server, they write such pages back.
     pub(super) fn knows_holes(&self) -> bool {
-        self.bypass() != Bypass::Nothing
+        self.read_only || self.bypass() != Bypass::Nothing
     }
 
     /// Makes a write durable whose file is open with `O_SYNC` or `O_DSYNC`: the kernel sends no fsync after a
