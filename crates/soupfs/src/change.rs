@@ -230,9 +230,15 @@ impl<N> Changes<N> {
     /// Takes changes for a persister, at most this many. Returns them, and whether there are more, of those
     /// that were there at the first call that left some.
     pub(crate) fn take_oldest(&mut self, most: usize) -> (Vec<Change<N>>, bool) {
-        let Some(pending) = self.0.as_mut().filter(|pending| !pending.list.is_empty()) else {
+        let Some(pending) = self.0.as_mut() else {
             return (Vec::new(), false);
         };
+        if pending.list.is_empty() {
+            // Others have taken what was left: later changes are not those of this sweep.
+            pending.list = Default::default();
+            pending.oldest = None;
+            return (Vec::new(), false);
+        }
         let end = *pending.oldest.get_or_insert(pending.next);
         let is_old = |change: &Change<N>| (change.done.number < end).then_some(change.hash);
         let (list, is_over) = pending.list.sweep(most, is_old);

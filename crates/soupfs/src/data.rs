@@ -281,6 +281,9 @@ impl<P: Pmem> Volume<P> {
         }
         let end = end_of(parts.off, parts.len, SIZE_MAX)?;
         let keeps_size = parts.kind.keeps_size();
+        // Another call has changed the file since the last part: what it wrote stays if a part fails.
+        let is_same = |grown: &Grown| (grown.to, grown.mtime) == (state.size, state.mtime);
+        parts.grown = parts.grown.take().filter(is_same);
         let last = match parts.kind {
             Fallocate::Allocate { .. } if !keeps_size => end,
             _ => end.min(state.size),

@@ -118,10 +118,8 @@ impl<P: Pmem> Volume<P> {
             drop(state);
             return held.map(drop);
         }
-        // A directory may also be below one that names it a second time.
-        for dir in [&from_dir, &to_dir] {
-            self.twins.must_be_known_of(dir, &dir.state.read())?;
-        }
+        // A directory above these may have a second name, and the order of locks follows the paths.
+        self.twins.must_be_known()?;
         let mut last_move = self.renames.lock();
         let (above_from, above_to) = (self.path_of(from.dir)?, self.path_of(to.dir)?);
         // A directory comes before those below it.

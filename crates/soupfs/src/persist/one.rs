@@ -201,6 +201,9 @@ impl<P: Pmem> Volume<P> {
                 Some(node) if !node.is_dir => return Ok(false),
                 Some(node) => {
                     let state = node.state.read();
+                    if state.links == 0 {
+                        return Ok(false);
+                    }
                     marks.extend(own_marks(&state));
                     state.parent
                 }

@@ -21,16 +21,30 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// No bound of a round.
 const ALL: usize = usize::MAX;
+/// Passes in portions before the last round, each with the changes that were made during the one before.
+const SHORTER: usize = 4;
 
 impl<P: Pmem> Volume<P> {
     /// Makes everything persistent that was changed before this call, and frees what has no use any
     /// more. Other changes may be made meanwhile.
     pub(crate) fn persist(&self) -> Res<()> {
         let _rounds = self.rounds.lock();
-        let mut done = self.persist_portions()?;
-        // Changes that wait for those of a directory that comes later take another round.
+        let (mut done, mut portions) = self.persist_portions()?;
         let mut left = std::mem::take(&mut done.left);
-        while done.done > 0 && !left.is_empty() {
+        // Between portions calls can move older changes to where the rounds have been: a name that was cancelled
+        // has a later change, and an fsync leaves the rest of a new directory. Only a round of its own finds all.
+        let mut must_end = portions > 1;
+        for _ in 0..SHORTER {
+            if portions <= 1 {
+                break;
+            }
+            let (more, count) = self.persist_portions()?;
+            portions = count;
+            left.extend(more.left);
+        }
+        // So do changes that wait for those of a directory that comes later.
+        while must_end || done.done > 0 && !left.is_empty() {
+            must_end = false;
             done = self.persist_dirty()?;
             let still: HashSet<_> = done.left.iter().map(Arc::as_ptr).collect();
             left.retain(|mark| still.contains(&Arc::as_ptr(mark)));
@@ -54,13 +68,15 @@ impl<P: Pmem> Volume<P> {
         self.run_round(nodes, ALL)
     }
 
-    /// Runs rounds with all dirty nodes, in portions. Others run between them.
-    fn persist_portions(&self) -> Res<Done> {
+    /// Runs rounds with all dirty nodes, in portions. Others run between them. Returns the number of rounds, too.
+    fn persist_portions(&self) -> Res<(Done, usize)> {
+        let mut first = Some(self.persister.write());
         let mut queue = VecDeque::from(self.begin_rounds());
-        let mut all = Done::default();
+        let (mut all, mut portions) = (Done::default(), 0);
         while !queue.is_empty() {
+            portions += 1;
             let nodes = self.next_portion(&mut queue);
-            let lock = self.persister.write();
+            let lock = first.take().unwrap_or_else(|| self.persister.write());
             self.intact()?;
             let mut done = self.run_round(nodes, self.portion.units)?;
             release_fairly(lock);
@@ -72,8 +88,9 @@ impl<P: Pmem> Volume<P> {
                 .rev()
                 .for_each(|node| queue.push_front(node));
         }
+        drop(first);
         self.intact()?;
-        Ok(all)
+        Ok((all, portions))
     }
 
     /// Takes all dirty nodes.
