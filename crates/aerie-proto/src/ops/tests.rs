@@ -157,7 +157,7 @@ fn messages_take_all_bytes() {
 #[test]
 fn lists_have_a_bounded_length() {
     let list = |len: usize| encode(&vec![0u8; len]);
-    let groups = |len| [&[1, 1][..], &list(len), &[0]].concat();
+    let groups = |len| [&[1, 1][..], &list(len), &[0, 0]].concat();
     assert!(decode::<Caller>(&groups(crate::LIST_MAX)).is_ok());
     let refused = decode::<Caller>(&groups(crate::LIST_MAX + 1));
     assert!(refused.is_err());
