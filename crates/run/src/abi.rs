@@ -363,6 +363,20 @@ pub(crate) extern "C" fn entry() {
     )
 }
 
+/// Saves the registers of a call that a system call of [`answer`] needs.
+macro_rules! save {
+    () => {
+        "push rcx\npush rax\npush rdi\npush rsi\npush rdx\npush r10"
+    };
+}
+
+/// Restores what `save` has saved.
+macro_rules! restore {
+    () => {
+        "pop r10\npop rdx\npop rsi\npop rdi\npop rax\npop rcx"
+    };
+}
+
 /// Runs the handler on the thread's stack for it. `rcx` and `r11` are free.
 #[allow(clippy::too_many_lines)] // one sequence of instructions
 #[unsafe(naked)]
@@ -420,7 +434,6 @@ extern "C" fn answer() {
         "mov dword ptr fs:[r11 + {inside}], 0",
         "cmp qword ptr fs:[r11 + {other_end}], 0",
         "jne 10f",
-        "11:",
         "cmp dword ptr fs:[r11 + {pending}], 0",
         "jne 7f",
         "3:",
@@ -472,12 +485,7 @@ extern "C" fn answer() {
         "jb 12f",
         "cmp rsp, qword ptr fs:[r11 + {other_end}]",
         "jae 12f",
-        "push rcx",
-        "push rax",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push r10",
+        save!(),
         "xor edi, edi", // SIG_BLOCK
         "lea rsi, [rip + {all}]",
         "mov rdx, qword ptr fs:[0]",
@@ -486,55 +494,24 @@ extern "C" fn answer() {
         "mov eax, 14", // rt_sigprocmask
         "syscall",
         "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
-        "pop r10",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "pop rax",
-        "pop rcx",
+        restore!(),
         "jmp 4b",
         // The handler has jumped out.
         "12:",
         "mov qword ptr fs:[r11 + {other_end}], 0",
         "jmp 4b",
+        // Such a call ends: the handler's mask is the one to restore.
         "10:",
-        "cmp dword ptr fs:[r11 + {pending}], 0",
-        "je 13f",
         "push rcx",
         "mov rcx, qword ptr fs:[r11 + {outer}]",
         "mov qword ptr fs:[r11 + {mask}], rcx",
         "pop rcx",
         "jmp 7f",
-        "13:",
-        "push rcx",
-        "push rax",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push r10",
-        "mov edi, 2", // SIG_SETMASK
-        "mov rsi, qword ptr fs:[0]",
-        "lea rsi, [rsi + r11 + {outer}]",
-        "xor edx, edx",
-        "mov r10d, 8",
-        "mov eax, 14", // rt_sigprocmask
-        "syscall",
-        "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
-        "pop r10",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "pop rax",
-        "pop rcx",
-        "jmp 11b",
-        // A signal waited: queue it again, then unblock. Its handler runs inside the last call.
+        // A signal may have waited: queue it again, then unblock. Its handler runs inside the last call.
         "7:",
-        "push rcx",
-        "push rax",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push r10",
+        save!(),
+        "cmp dword ptr fs:[r11 + {pending}], 0",
+        "je 13f",
         "mov eax, 39", // getpid
         "syscall",
         "mov rdi, rax",
@@ -549,6 +526,7 @@ extern "C" fn answer() {
         "syscall",
         "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
         "mov dword ptr fs:[r11 + {pending}], 0",
+        "13:",
         "mov rsi, qword ptr fs:[0]",
         "lea rsi, [rsi + r11 + {mask}]",
         "mov edi, 2",
@@ -556,12 +534,7 @@ extern "C" fn answer() {
         "mov r10d, 8",
         "mov eax, 14", // rt_sigprocmask
         "syscall",
-        "pop r10",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "pop rax",
-        "pop rcx",
+        restore!(),
         "jmp 3b",
         stack = const STACK,
         inside = const INSIDE,

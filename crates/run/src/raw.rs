@@ -9,18 +9,28 @@
 use crate::abi::PENDING;
 use std::arch::naked_asm;
 
+/// Puts the number and the arguments of a call, which a function got in `rdi` and `rsi`, where the kernel reads
+/// them.
+macro_rules! arguments {
+    () => {
+        concat!(
+            "mov rax, rdi\n",
+            "mov r11, rsi\n",
+            "mov rdi, qword ptr [r11]\n",
+            "mov rsi, qword ptr [r11 + 8]\n",
+            "mov rdx, qword ptr [r11 + 16]\n",
+            "mov r10, qword ptr [r11 + 24]\n",
+            "mov r8, qword ptr [r11 + 32]\n",
+            "mov r9, qword ptr [r11 + 40]",
+        )
+    };
+}
+
 /// Executes a system call. The instruction is never replaced.
 #[unsafe(naked)]
 extern "C" fn kernel(_number: u64, _args: *const [u64; 6]) -> i64 {
     naked_asm!(
-        "mov rax, rdi",
-        "mov r11, rsi",
-        "mov rdi, qword ptr [r11]",
-        "mov rsi, qword ptr [r11 + 8]",
-        "mov rdx, qword ptr [r11 + 16]",
-        "mov r10, qword ptr [r11 + 24]",
-        "mov r8, qword ptr [r11 + 32]",
-        "mov r9, qword ptr [r11 + 40]",
+        arguments!(),
         ".hidden selvedge_run_syscall",
         ".globl selvedge_run_syscall",
         "selvedge_run_syscall:",
@@ -33,14 +43,7 @@ extern "C" fn kernel(_number: u64, _args: *const [u64; 6]) -> i64 {
 #[unsafe(naked)]
 extern "C" fn kernel_unless_signal(_number: u64, _args: *const [u64; 6]) -> i64 {
     naked_asm!(
-        "mov rax, rdi",
-        "mov r11, rsi",
-        "mov rdi, qword ptr [r11]",
-        "mov rsi, qword ptr [r11 + 8]",
-        "mov rdx, qword ptr [r11 + 16]",
-        "mov r10, qword ptr [r11 + 24]",
-        "mov r8, qword ptr [r11 + 32]",
-        "mov r9, qword ptr [r11 + 40]",
+        arguments!(),
         "mov r11, qword ptr [rip + selvedge_run_thread@GOTTPOFF]",
         ".hidden selvedge_run_wait",
         ".globl selvedge_run_wait",

@@ -1,5 +1,6 @@
 /* Prints what programs see that start children, get signals or change their user. The arguments are a
-   directory and a part. The tests compare the output under `run` with that on tmpfs. */
+   directory and a part. The tests compare the output under `run` with that on tmpfs. A sleep gives another
+   thread or process the time to begin a wait in the kernel, which nothing shows. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
