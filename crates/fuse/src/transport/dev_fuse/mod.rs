@@ -445,13 +445,13 @@ impl Filesystem for DevFuse {
             true => self.ops.append(&cx, ino.0, data, drop_set_id),
             false => self.ops.write(&cx, ino.0, offset, data, drop_set_id),
         };
-        match written.and_then(|done| self.sync_after(&cx, ino, flags).map(|()| done)) {
-            Ok(done) => {
-                if done.mode_changed {
-                    self.invalidate_attr(ino);
-                }
-                reply.written(done.result as u32);
+        let done = written.inspect(|done| {
+            if done.mode_changed {
+                self.invalidate_attr(ino);
             }
+        });
+        match done.and_then(|done| self.sync_after(&cx, ino, flags).map(|()| done)) {
+            Ok(done) => reply.written(done.result as u32),
             Err(e) => reply.error(errno(e)),
         }
     }
