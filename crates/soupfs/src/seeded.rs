@@ -67,6 +67,8 @@ medium::seeded_bugs! {
     RightsUnchecked,
     /// An `fsync` changes a chain in a table that another one is about to link.
     PathUnchecked,
+    /// A sync in portions ends without a round that takes everything.
+    NoLastRound,
     /// A round forgets the changes that others have taken.
     TakenForgotten,
     /// A bit is set in a word of the bitmap that others may have changed since it was read.

@@ -97,7 +97,7 @@ const OF_PARTS: [Bug; 4] = [
 const OF_BOUND: [Bug; 2] = [Bug::OneRoundPerBound, Bug::NodeLeftOut];
 
 /// Bugs that need calls or other rounds in the middle of a round. The test `interleaved` of SoupFS finds them.
-const OF_THREADS: [Bug; 9] = [
+const OF_THREADS: [Bug; 10] = [
     Bug::NothingClaimed,
     Bug::ChainsUnclaimed,
     Bug::PathUnchecked,
@@ -105,6 +105,7 @@ const OF_THREADS: [Bug; 9] = [
     Bug::RightsUnchecked,
     Bug::TakenForgotten,
     Bug::MarkUnlocked,
+    Bug::NoLastRound,
     Bug::ListedLate,
     Bug::StagedForgotten,
 ];

@@ -73,6 +73,7 @@ mod fsyncs;
 mod memory;
 mod shared;
 mod sync;
+mod syncs;
 
 use bounds::bound;
 use calls::{Call, Places};
@@ -210,7 +211,7 @@ fn run_all(test: fn(), scheduler: impl Scheduler + 'static) {
 }
 
 /// Each bug that needs such an order, with the test that finds it.
-const BUGS: [(Bug, fn()); 9] = [
+const BUGS: [(Bug, fn()); 11] = [
     (Bug::NothingClaimed, fsyncs::in_one_chain),
     (Bug::ChainsUnclaimed, fsyncs::in_one_chain),
     (Bug::PathUnchecked, fsyncs::beside_a_split),
@@ -220,6 +221,8 @@ const BUGS: [(Bug, fn()); 9] = [
     (Bug::ListedLate, calls_beside_rounds),
     (Bug::StagedForgotten, calls_beside_rounds),
     (Bug::MarkUnlocked, memory::memory_is_handed_out_once),
+    (Bug::NoLastRound, syncs::beside_renames),
+    (Bug::NoLastRound, syncs::beside_an_fsync),
 ];
 
 /// One test, since a bug is armed for the whole process.
@@ -234,6 +237,9 @@ fn threads_in_many_orders() {
         fsyncs::beside_a_change_of_rights,
         fsyncs::after_a_change_of_rights,
         memory::memory_is_handed_out_once,
+        syncs::beside_renames,
+        syncs::beside_an_fsync,
+        syncs::before_another_one,
     ] {
         check_all(test, bound(300, 100_000));
         check_few_changes(test, bound(100, 100_000));
