@@ -398,25 +398,26 @@ impl<P: Pmem> Volume<P> {
         }
         found.retain(|_, parents| parents.len() > 1);
         // A number may have had one name before it was given to another directory.
-        for (ino, parents) in &mut found {
-            *parents = self.names_of(*ino, parents)?;
-        }
-        found.retain(|_, parents| parents.len() > 1);
-        self.twins.know(found);
+        let mut named = self.names_again(&found)?;
+        named.retain(|_, parents| parents.len() > 1);
+        self.twins.know(named);
         Ok(())
     }
 
-    /// Those of some directories that name another one, each as often as it does.
-    fn names_of(&self, ino: Ino, dirs: &Parents) -> Res<Parents> {
-        let mut dirs = dirs.clone();
+    /// The names of some directories in those that have named them. Each of these is read once.
+    fn names_again(&self, found: &HashMap<Ino, Parents>) -> Res<HashMap<Ino, Parents>> {
+        let mut dirs: Vec<Ino> = found.values().flatten().copied().collect();
         dirs.sort_unstable();
         dirs.dedup();
-        let mut names = Parents::new();
+        let mut named: HashMap<Ino, Parents> = HashMap::new();
         for dir in dirs {
-            let there = self.directories_in(dir)?.into_iter();
-            names.extend(there.filter(|other| *other == ino).map(|_| dir));
+            for ino in self.directories_in(dir)? {
+                if found.contains_key(&ino) {
+                    named.entry(ino).or_default().push(dir);
+                }
+            }
         }
-        Ok(names)
+        Ok(named)
     }
 
     /// The directories that a directory names. None if it was removed meanwhile.
