@@ -1,6 +1,6 @@
 //! Regions around other regions.
 
-use crate::{MediumError, Pmem, Rule};
+use crate::{MediumError, Pmem, Rule, WORD_BYTES};
 use std::sync::Arc;
 
 /// A region that forwards to another one all calls that it does not change.
@@ -27,6 +27,15 @@ pub trait PmemLayer: Send + Sync {
     #[inline]
     fn load(&self, off: u64) -> Result<u64, MediumError> {
         self.below().load(off)
+    }
+
+    /// See [`Pmem::load_words`]. Each word is loaded as this layer does it.
+    #[inline]
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        for (n, word) in (0..).zip(words) {
+            *word = PmemLayer::load(self, off.saturating_add(n * WORD_BYTES))?;
+        }
+        Ok(())
     }
 
     /// See [`Pmem::read`].
@@ -78,6 +87,11 @@ impl<L: PmemLayer> Pmem for L {
     }
 
     #[inline]
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        PmemLayer::load_words(self, off, words)
+    }
+
+    #[inline]
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         PmemLayer::read(self, off, buf)
     }
@@ -117,6 +131,11 @@ macro_rules! pointers {
             fn below(&self) -> &P {
                 self
             }
+
+            #[inline]
+            fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+                (**self).load_words(off, words)
+            }
         }
     )*};
 }
@@ -132,6 +151,11 @@ impl<P: Pmem + ?Sized> Pmem for Arc<P> {
     #[inline]
     fn load(&self, off: u64) -> Result<u64, MediumError> {
         (**self).load(off)
+    }
+
+    #[inline]
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        (**self).load_words(off, words)
     }
 
     #[inline]

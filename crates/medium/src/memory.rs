@@ -63,6 +63,11 @@ impl Pmem for MemoryPmem {
     }
 
     #[inline]
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        self.raw.load_words(off, words)
+    }
+
+    #[inline]
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         self.raw.read(off, buf)
     }

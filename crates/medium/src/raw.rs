@@ -61,6 +61,21 @@ impl Raw {
     }
 
     #[inline]
+    pub(crate) fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        let src = self.at(off, size_of_val(words))?.cast::<u64>();
+        if !off.is_multiple_of(WORD_BYTES) {
+            let len = size_of_val(words) as u64;
+            return Err(MediumError::OutOfRange { off, len });
+        }
+        for (n, word) in words.iter_mut().enumerate() {
+            // SAFETY: all words are inside the region, aligned because base and `off` are.
+            let loaded = unsafe { AtomicU64::from_ptr(src.add(n)) }.load(Relaxed);
+            *word = u64::from_le(loaded);
+        }
+        Ok(())
+    }
+
+    #[inline]
     pub(crate) fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         let src = self.at(off, buf.len())?;
         // SAFETY: the source is inside the region, and `buf`, a unique reference, cannot

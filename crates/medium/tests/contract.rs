@@ -161,6 +161,12 @@ proptest! {
                 let word: [u8; 8] = expected[off as usize..][..8].try_into().unwrap();
                 prop_assert_eq!(pm.load(off), Ok(u64::from_le_bytes(word)), "{}", name);
             }
+            let first = from / 8 * 8;
+            let mut words = vec![1; ((end - first) / 8) as usize];
+            pm.load_words(first, &mut words).unwrap();
+            for (n, word) in (0..).zip(words) {
+                prop_assert_eq!(pm.load(first + n * 8), Ok(word), "{}", name);
+            }
         }
     }
 }
@@ -221,6 +227,10 @@ fn bounds_are_errors_that_stick_on_every_back_end() {
         assert_eq!(pm.load(LEN - 4).map(drop), out(LEN - 4, 8), "{name}");
         assert_eq!(pm.load(4).map(drop), out(4, 8), "{name}");
         assert_eq!(pm.load(u64::MAX).map(drop), out(u64::MAX, 8), "{name}");
+        for off in [LEN - 8, LEN, 4, u64::MAX - 7] {
+            assert!(pm.load_words(off, &mut [0; 2]).is_err(), "{name}: {off}");
+        }
+        assert_eq!(pm.load_words(LEN, &mut []), Ok(()), "{name}");
         assert_eq!(pm.read(LEN - 1, &mut [0; 2]), out(LEN - 1, 2), "{name}");
         assert_eq!(pm.read(LEN, &mut []), Ok(()), "{name}");
         pm.flush(LEN, 0);

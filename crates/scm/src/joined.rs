@@ -16,7 +16,7 @@ use crate::format::PAGE_BYTES;
 use crate::identity::Identity;
 use crate::space::{Source, Window};
 use crate::table;
-use medium::{MapOptions, MediumError, Pmem, Rule};
+use medium::{MapOptions, MediumError, Pmem, Rule, WORD_BYTES};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -173,6 +173,19 @@ impl Pmem for Joined {
         self.stable(off, |window| window.memory().load(off))
     }
 
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        let mut at = off;
+        let mut rest = words;
+        while !rest.is_empty() {
+            let left = (PAGE_BYTES - at % PAGE_BYTES).div_ceil(WORD_BYTES);
+            let (part, more) = rest.split_at_mut(rest.len().min(left as usize));
+            self.stable(at, |window| window.memory().load_words(at, part))?;
+            at = at.saturating_add(part.len() as u64 * WORD_BYTES);
+            rest = more;
+        }
+        Ok(())
+    }
+
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         let mut at = off;
         let mut rest = buf;
@@ -302,7 +315,15 @@ mod tests {
         pages(&store).protect(moved(1), identity(1)).unwrap();
         let word = bytes[PAGE_BYTES as usize - 64..].first_chunk().unwrap();
         assert_eq!(reader.load(PAGE_BYTES), Ok(u64::from_le_bytes(*word)));
+        let mut words = [0; 16];
+        reader.load_words(PAGE_BYTES - 64, &mut words).unwrap();
+        for (n, word) in words.into_iter().enumerate() {
+            assert_eq!(reader.load(PAGE_BYTES - 64 + n as u64 * 8), Ok(word));
+        }
         let end = PAGES * PAGE_BYTES;
+        for off in [end - 8, end, 4] {
+            assert!(reader.load_words(off, &mut [0; 2]).is_err());
+        }
         for off in [end - 4, end, u64::MAX - 3] {
             assert!(reader.read(off, &mut [0; 8]).is_err());
         }

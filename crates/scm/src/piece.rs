@@ -43,6 +43,11 @@ impl<P: Pmem> Pmem for Piece<P> {
         self.below.load(self.at(off, 8)?)
     }
 
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        let at = self.at(off, size_of_val(words))?;
+        self.below.load_words(at, words)
+    }
+
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         self.below.read(self.at(off, buf.len())?, buf)
     }

@@ -563,6 +563,12 @@ impl Pmem for MappedPmem {
     }
 
     #[inline]
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<(), MediumError> {
+        self.raw.load_words(off, words)?;
+        self.watch.check()
+    }
+
+    #[inline]
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         self.raw.read(off, buf)?;
         self.watch.check()
