@@ -17,7 +17,7 @@
 //!   report first which files below it they have open.
 
 use crate::clerk::{Clerk, Guard, Host, LockError, Pass, Scope, Want};
-use aerie_objects::{Kind, Load, ObjectId, Superblock, members, own, parent};
+use aerie_objects::{Kind, Load, ObjectId, Superblock, members, only_parent, own, parent};
 use aerie_proto::locks::{Access, LockId};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -143,9 +143,8 @@ impl<'a, M: Load> Tree<'a, M> {
     fn has_locks<H: Host>(&self, pass: &Pass<'_, H>, need: &Need<'_>) -> bool {
         let above = |lock: LockId| {
             let object = ObjectId::from_bits(lock.0)?;
-            let is_single = members(self.memory, object).is_ok_and(|count| count == 1);
-            let parent = is_single.then(|| self.parent(object)).flatten()?;
-            Some(LockId(parent.to_bits()))
+            let parent = self.known(only_parent(self.memory, object))?;
+            (parent != self.superblock.open).then(|| LockId(parent.to_bits()))
         };
         let permits = |object: ObjectId, access| {
             let is_collection = object.kind() == Kind::Collection;

@@ -19,9 +19,6 @@ use medium::{LINE_BYTES, Pmem, Rule};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use vfs::sync::RwLock;
 
-/// Words with their offsets.
-type Words = Vec<(u64, u64)>;
-
 /// Marks the store as failed, unless it is forgotten after the end of the commit.
 struct Failing<'a>(&'a AtomicBool);
 
@@ -72,10 +69,10 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     /// The steps 1 to 3.
     pub(crate) fn store(&mut self, readers: Option<&RwLock<()>>) -> Result<Stored<'a>> {
         self.narrow()?;
-        let mut words: Words = self.changes.words.drain().collect();
+        let mut words = self.changes.words.take();
         let versions = self.versions()?;
         words.extend(&versions);
-        words.sort_unstable();
+        words.sort(); // most are in order
         let record = record::encode(&words);
         let record = match record.is_empty() {
             true => None,
@@ -140,7 +137,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     }
 
     /// The next version of each changed object, with its place.
-    fn versions(&self) -> Result<Words> {
+    fn versions(&self) -> Result<Vec<(u64, u64)>> {
         let next = |object: &ObjectId| {
             let at = object.header() + header::VERSION * 8;
             let version = self.memory.load(at)?;

@@ -67,6 +67,7 @@ mod superblock;
 mod tests;
 mod transaction;
 mod whole;
+mod words;
 
 pub use check::{check, free_pages, list_all};
 pub use error::{Error, Result};
@@ -78,7 +79,8 @@ pub use protection::{Contents, Guard, Policy, Protection};
 pub use readers::Readers;
 pub use reading::collection::{Listed, entries, list, lookup};
 pub use reading::object::{
-    Header, generation, header, is_inside, members, own, pages, parent, size, stable, version,
+    Header, generation, header, is_inside, members, only_parent, own, pages, parent, size, stable,
+    version,
 };
 pub use reading::tree::{next_page, page};
 pub use reserve::{NewObject, Reserve};

@@ -2,7 +2,7 @@
 
 use crate::error::{Result, damaged};
 use crate::layout::PAGE;
-use medium::Pmem;
+use medium::{Pmem, WORD_BYTES};
 
 /// Memory that holds storage objects, as a reader sees it. Another process may change it at any time.
 pub trait Load {
@@ -14,6 +14,17 @@ pub trait Load {
     /// # Errors
     /// [`Error::Medium`](crate::Error::Medium) if it is not readable or outside the partition.
     fn load(&self, off: u64) -> Result<u64>;
+
+    /// Loads the aligned words from byte `off` on, each as [`load`](Self::load) does.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<()> {
+        for (n, word) in (0..).zip(words) {
+            *word = self.load(off.saturating_add(n * WORD_BYTES))?;
+        }
+        Ok(())
+    }
 
     /// Copies bytes.
     ///
@@ -43,6 +54,11 @@ impl<P: Pmem + ?Sized> Load for P {
     #[inline]
     fn load(&self, off: u64) -> Result<u64> {
         Ok(Pmem::load(self, off)?)
+    }
+
+    #[inline]
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<()> {
+        Ok(Pmem::load_words(self, off, words)?)
     }
 
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<()> {

@@ -208,13 +208,36 @@ impl<P: Pmem> Overlay<P> {
         Some(slot)
     }
 
-    /// The word of the shared memory, or of a private page that is new.
+    /// Words of the shared memory, or of a private page that is new.
     #[inline]
-    fn base_word(&self, off: u64) -> Loaded<u64> {
+    fn base_words(&self, off: u64, words: &mut [u64]) -> Loaded<()> {
         match off < self.private {
-            true => self.base.load(off),
-            false => Ok(0),
+            true => self.base.load_words(off, words)?,
+            false => words.fill(0),
         }
+        Ok(())
+    }
+
+    /// Loads words of a page, each line as it is.
+    fn load_lines(&self, slot: &Slot, off: u64, words: &mut [u64]) -> Loaded<()> {
+        let lines = slot.lines.load(Ordering::Acquire);
+        let mut at = off;
+        let mut rest = words;
+        while !rest.is_empty() {
+            let word = (at % PAGE / WORD_BYTES) as usize;
+            let (part, more) = rest.split_at_mut(rest.len().min(LINE - word % LINE));
+            match lines & 1 << (word / LINE) {
+                0 => self.base_words(at, part)?,
+                _ => {
+                    let private = &slot.words[word..word + part.len()];
+                    let pairs = part.iter_mut().zip(private);
+                    pairs.for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+                }
+            }
+            at += part.len() as u64 * WORD_BYTES;
+            rest = more;
+        }
+        Ok(())
     }
 
     /// Stores a word. Its line is private from here on.
@@ -228,9 +251,10 @@ impl<P: Pmem> Overlay<P> {
         let word = (off % PAGE / WORD_BYTES) as usize;
         if !slot.has(word) {
             let first = word / LINE * LINE;
-            for word in first..first + LINE {
-                let value = self.base_word(page + word as u64 * WORD_BYTES)?;
-                slot.words[word].store(value, Ordering::Relaxed);
+            let mut line = [0; LINE];
+            self.base_words(page + first as u64 * WORD_BYTES, &mut line)?;
+            for (to, from) in slot.words[first..].iter().zip(line) {
+                to.store(from, Ordering::Relaxed);
             }
             slot.lines.fetch_or(1 << (word / LINE), Ordering::Release);
         }
@@ -298,6 +322,21 @@ impl<P: Pmem> Pmem for Overlay<P> {
                 self.base.load(off)
             }
             _ => Ok(0),
+        }
+    }
+
+    #[inline]
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Loaded<()> {
+        let is_in_page = off % PAGE + size_of_val(words) as u64 <= PAGE;
+        if !is_in_page || !off.is_multiple_of(WORD_BYTES) || off >= self.len() {
+            for (n, word) in (0..).zip(words) {
+                *word = self.load(off.saturating_add(n * WORD_BYTES))?;
+            }
+            return Ok(());
+        }
+        match self.slot(off / PAGE * PAGE) {
+            Some(slot) => self.load_lines(slot, off, words),
+            None => self.base_words(off, words),
         }
     }
 
@@ -373,6 +412,34 @@ mod tests {
 
         fn len(&self) -> u64 {
             1 << 40
+        }
+    }
+
+    #[test]
+    fn words_that_are_loaded_together_are_those_of_single_loads() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let base = MemoryPmem::new(4 * PAGE);
+        (0..4 * WORDS as u64).for_each(|n| base.store_word(n * WORD_BYTES, n));
+        let overlay = Overlay::new(base);
+        let private = overlay.private_pages().start * PAGE;
+        for _ in 0..2_000 {
+            let page = [PAGE, 2 * PAGE, private, private + PAGE][rng.usize(..4)];
+            match rng.u32(..50) {
+                0 => overlay.clear(),
+                1..10 => overlay.store_word(page + rng.u64(..512) * WORD_BYTES, rng.u64(..)),
+                _ => {
+                    let off = page + rng.u64(..512) * WORD_BYTES;
+                    let mut words = vec![1; rng.usize(..40)];
+                    overlay.load_words(off, &mut words).unwrap();
+                    for (n, word) in (0..).zip(words) {
+                        assert_eq!(overlay.load(off + n * WORD_BYTES), Ok(word));
+                    }
+                }
+            }
+        }
+        let end = overlay.len();
+        for off in [end - 8, end, 4, private + 4] {
+            assert!(overlay.load_words(off, &mut [0; 2]).is_err(), "{off}");
         }
     }
 

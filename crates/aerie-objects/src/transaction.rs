@@ -22,6 +22,7 @@ use crate::seeded::{Bug, hit};
 use crate::slots::{Company, Slot};
 use crate::space::Space;
 use crate::superblock::Superblock;
+use crate::words::Words;
 use crate::{Kind, ObjectId, Readers};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
@@ -54,7 +55,7 @@ pub struct Mark(pub(crate) usize);
 /// The changes of a transaction.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    pub(crate) words: HashMap<u64, u64>,
+    pub(crate) words: Words,
     /// Pages that nothing reaches yet, with the number of steps before each.
     pub(crate) fresh: HashMap<u64, usize>,
     /// The changed objects, each with the number of steps before its last change that was noted.
@@ -340,6 +341,12 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         })
     }
 
+    /// Whether an object was changed since `mark`, the last one.
+    pub fn has_changed(&self, object: ObjectId, mark: Mark) -> bool {
+        let last = self.changes.changed.get(&object);
+        last.is_some_and(|last| *last >= mark.0)
+    }
+
     /// The objects as they were at `mark`, the last one, for readers of headers.
     pub fn before(&self, mark: Mark) -> Before<'_, 'a, P> {
         Before { tx: self, mark }
@@ -468,7 +475,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             Step::Word(..) if hit(Bug::RollBackForgotten) => {}
             Step::Stored(off, old) => self.memory.store_word(off, old),
             Step::Word(off, Some(old)) => drop(words.insert(off, old)),
-            Step::Word(off, None) => drop(words.remove(&off)),
+            Step::Word(off, None) => words.remove(off),
             Step::TookPage(page) => {
                 self.changes.fresh.remove(&page);
                 self.keep_page(page);
@@ -544,10 +551,16 @@ impl<P: Pmem> Load for Transaction<'_, P> {
     }
 
     fn load(&self, off: u64) -> Result<u64> {
-        match self.changes.words.get(&off) {
-            Some(word) => Ok(*word),
+        match self.changes.words.get(off) {
+            Some(word) => Ok(word),
             None => Ok(self.memory.load(off)?),
         }
+    }
+
+    fn load_words(&self, off: u64, words: &mut [u64]) -> Result<()> {
+        self.memory.load_words(off, words)?;
+        self.changes.words.replace(off, words);
+        Ok(())
     }
 
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<()> {

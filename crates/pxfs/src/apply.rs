@@ -598,7 +598,8 @@ fn covered<P: Pmem>(tx: &Transaction<'_, P>, mark: Mark, authority: &dyn Authori
         }
         let mut path = vec![object];
         let mut at = object;
-        while let Some(above) = parent(&before, at)?.filter(|above| *above != superblock.open)
+        while let Some(above) = parent_before(tx, mark, at)?
+            .filter(|above| *above != superblock.open)
             // One more than may be: it is refused, and not taken for a whole path.
             && path.len() <= DEEP
         {
@@ -613,6 +614,18 @@ fn covered<P: Pmem>(tx: &Transaction<'_, P>, mark: Mark, authority: &dyn Authori
             .map_err(|why| refused(Errno::PERM, format!("{object}: {why}")))?;
     }
     Ok(())
+}
+
+/// The collection that had an object at the mark. A look at the past takes longer.
+fn parent_before<P: Pmem>(
+    tx: &Transaction<'_, P>,
+    mark: Mark,
+    object: ObjectId,
+) -> aerie_objects::Result<Option<ObjectId>> {
+    match tx.has_changed(object, mark) {
+        true => parent(&tx.before(mark), object),
+        false => parent(tx, object),
+    }
 }
 
 /// Whether the object exists and has a mode.

@@ -187,9 +187,13 @@ impl<P: Pmem> Pxfs<P> {
         }
     }
 
-    /// The inode of this number.
+    /// The inode of this number, if it exists in `memory`.
     pub(crate) fn inode<M: Load>(&self, memory: &M, ino: Ino) -> Res<Inode> {
-        self.load(memory, self.object(memory, ino)?)
+        match inode::object(self.store.superblock(), ino) {
+            // A load finds that it exists.
+            Some(object) if self.is_speculation() => self.load(memory, object),
+            _ => self.load(memory, self.object(memory, ino)?),
+        }
     }
 
     pub(crate) fn load<M: Load>(&self, memory: &M, object: ObjectId) -> Res<Inode> {

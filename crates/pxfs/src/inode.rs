@@ -113,9 +113,6 @@ impl Inode {
             attr.mtime.0 as u64,
             attr.ctime.0 as u64,
         ];
-        for (n, word) in (0..).zip(words) {
-            tx.set_own(self.object, n, word)?;
-        }
-        Ok(())
+        Ok(tx.set_first_own(self.object, &words)?)
     }
 }

@@ -1,10 +1,10 @@
 //! Changes of objects and their headers.
 
 use crate::error::{Error, Result};
-use crate::id::HEADER_BYTES;
 use crate::layout::header;
+use crate::load::Load;
 use crate::reading::collection::entries;
-use crate::reading::object::{members, own, size};
+use crate::reading::object::{WORDS, header, members, own, size};
 use crate::reserve::NewObject;
 use crate::transaction::Transaction;
 use crate::{Kind, ObjectId, Readers};
@@ -41,12 +41,17 @@ impl<P: Pmem> Transaction<'_, P> {
     /// Errors of the memory.
     pub fn create_at(&mut self, new: NewObject) -> Result<ObjectId> {
         let NewObject { id, generation } = new;
-        let header = id.header();
         self.change(id)?;
         self.note_readers(id);
-        self.set(header, generation << 8 | id.kind() as u64)?;
-        for word in (1..HEADER_BYTES / 8).filter(|word| *word != header::VERSION) {
-            self.set(header + word * 8, 0)?;
+        let mut old = [0; WORDS];
+        self.load_words(id.header(), &mut old)?;
+        let mut new = [0; WORDS];
+        new[header::KIND as usize] = generation << 8 | id.kind() as u64;
+        new[header::VERSION as usize] = old[header::VERSION as usize];
+        for (n, (new, old)) in (0..).zip(new.into_iter().zip(old)) {
+            if new != old {
+                self.set(id.header() + n * 8, new)?;
+            }
         }
         Ok(id)
     }
@@ -83,6 +88,20 @@ impl<P: Pmem> Transaction<'_, P> {
     pub fn set_own(&mut self, object: ObjectId, n: u64, value: u64) -> Result<()> {
         if own(self, object, n)? != value {
             self.set_header(object, header::OWN + n, value)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the first words of the layer above.
+    ///
+    /// # Errors
+    /// [`Error::NoObject`], and errors of the memory.
+    pub fn set_first_own(&mut self, object: ObjectId, values: &[u64]) -> Result<()> {
+        let old = header(self, object)?.own;
+        for (n, (value, old)) in (header::OWN..).zip(values.iter().zip(old)) {
+            if *value != old {
+                self.set_header(object, n, *value)?;
+            }
         }
         Ok(())
     }

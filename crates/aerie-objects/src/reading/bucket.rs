@@ -12,6 +12,8 @@ pub(crate) const HEAD: u64 = 16;
 /// Most buckets of a chain. More keys with the same hash are refused.
 pub(crate) const CHAIN_MAX: usize = 256;
 const LIVE: u64 = 1 << 63;
+/// Slots that a search loads at a time.
+const PART: usize = 8;
 
 /// A bucket of a table, or a page that continues one.
 #[derive(Debug, Clone, Copy)]
@@ -125,10 +127,16 @@ impl Bucket {
         let (slots, _) = self.head(memory)?;
         let wanted = slot_of(hash, 0, key);
         let mut found = [0; u8::MAX as usize];
-        for at in (0..slots).map(|n| self.at + HEAD + n * 8) {
-            let slot = memory.load(at)?;
-            if slot & !(0xffff << 32) == wanted {
-                let entry = self.entry(memory, at, slot)?;
+        let mut part = [0; PART];
+        for first in (0..slots).step_by(PART) {
+            let part = &mut part[..PART.min((slots - first) as usize)];
+            let start = self.at + HEAD + first * 8;
+            memory.load_words(start, part)?;
+            for (n, slot) in (0..).zip(&*part) {
+                if slot & !(0xffff << 32) != wanted {
+                    continue;
+                }
+                let entry = self.entry(memory, start + n * 8, *slot)?;
                 let found = &mut found[..key.len()];
                 memory.read(entry.key_at, found)?;
                 if found == key {

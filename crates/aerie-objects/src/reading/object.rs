@@ -10,6 +10,8 @@ use std::sync::atomic::{Ordering, fence};
 use std::thread::{sleep, yield_now};
 use std::time::Duration;
 
+/// Words of a header.
+pub(crate) const WORDS: usize = (header::OWN + header::OWN_WORDS) as usize;
 /// The first attempts to read an object that changes, between which a reader keeps its processor.
 const SPINS: u32 = 100;
 /// The attempts after them, between which it leaves the processor to others, such as the service.
@@ -35,12 +37,23 @@ pub(crate) fn word<M: Load + ?Sized>(memory: &M, object: ObjectId, word: u64) ->
 /// # Errors
 /// [`Error::NoObject`], and errors of the memory.
 pub fn generation<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
+    let [kind] = first_words(memory, object)?;
+    Ok(kind >> 8)
+}
+
+/// The first words of the header of an object, of which it checks that it exists. That takes less time than loads of more
+/// than two of them.
+fn first_words<M: Load + ?Sized, const N: usize>(memory: &M, object: ObjectId) -> Result<[u64; N]> {
     if object.header() + HEADER_BYTES > memory.len_bytes() {
         return Err(Error::NoObject(object));
     }
-    let word = word(memory, object, header::KIND)?;
-    match word & 0xff == object.kind() as u64 {
-        true => Ok(word >> 8),
+    let mut words = [0; N];
+    match N {
+        1 => words[0] = memory.load(object.header())?,
+        _ => memory.load_words(object.header(), &mut words)?,
+    }
+    match words[header::KIND as usize] & 0xff == object.kind() as u64 {
+        true => Ok(words),
         false => Err(Error::NoObject(object)),
     }
 }
@@ -62,6 +75,17 @@ pub fn members<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<u64> {
 pub fn parent<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<Option<ObjectId>> {
     generation(memory, object)?;
     Ok(ObjectId::from_bits(word(memory, object, header::PARENT)?))
+}
+
+/// The collection that has the object, if only one entry leads to it and its header names the collection.
+///
+/// # Errors
+/// [`Error::NoObject`], and errors of the memory.
+pub fn only_parent<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<Option<ObjectId>> {
+    let words: [u64; header::OWN as usize] = first_words(memory, object)?;
+    let is_only = words[header::MEMBERS as usize] == 1;
+    let parent = ObjectId::from_bits(words[header::PARENT as usize]);
+    Ok(parent.filter(|_| is_only))
 }
 
 /// Whether `collection` is `other` or inside it.
@@ -143,15 +167,13 @@ pub struct Header {
 /// # Errors
 /// [`Error::NoObject`], and errors of the memory.
 pub fn header<M: Load + ?Sized>(memory: &M, object: ObjectId) -> Result<Header> {
-    let generation = generation(memory, object)?;
+    let words: [u64; WORDS] = first_words(memory, object)?;
     let mut own = [0; header::OWN_WORDS as usize];
-    for (own, n) in own.iter_mut().zip(header::OWN..) {
-        *own = word(memory, object, n)?;
-    }
+    own.copy_from_slice(&words[header::OWN as usize..]);
     Ok(Header {
-        generation,
-        size: word(memory, object, header::SIZE)?,
-        pages: word(memory, object, header::PAGES)?,
+        generation: words[header::KIND as usize] >> 8,
+        size: words[header::SIZE as usize],
+        pages: words[header::PAGES as usize],
         own,
     })
 }
