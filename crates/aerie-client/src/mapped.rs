@@ -411,6 +411,16 @@ impl<P: Memory> FileSystem for Mapped<P> {
         self.or_found(cx, found, |remote| remote.lookup(cx, dir, name))
     }
 
+    fn attributes(&self, cx: &Ctx, at: Name<'_>) -> Result<Option<Attr>> {
+        let look = |may_read: &dyn Fn(Ino) -> bool| self.fs().attributes_if(cx, at, may_read);
+        self.looked_up(at.dir, look).unwrap_or(Ok(None))
+    }
+
+    fn open_file(&self, cx: &Ctx, at: Name<'_>, flags: OpenFlags) -> Result<Option<Attr>> {
+        let open = |may_read: &dyn Fn(Ino) -> bool| self.fs().open_file_if(cx, at, flags, may_read);
+        self.looked_up(at.dir, open).unwrap_or(Ok(None))
+    }
+
     fn by_number(&self, ino: Ino) -> Result<Attr> {
         let found = self.call(Need::Inode(ino, Shared), |fs| fs.by_number(ino));
         self.or_found(&self.fs().own(), found, |remote| remote.by_number(ino))

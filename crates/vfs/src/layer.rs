@@ -38,6 +38,8 @@ layer! {
     fn audit(&self) -> Vec<Finding>;
     fn paths_version(&self) -> Option<u64>;
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
+    fn attributes(&self, cx: &Ctx, at: Name<'_>) -> Result<Option<Attr>>;
+    fn open_file(&self, cx: &Ctx, at: Name<'_>, flags: OpenFlags) -> Result<Option<Attr>>;
     fn by_number(&self, ino: Ino) -> Result<Attr>;
     fn forget(&self, ino: Ino, count: u64);
     fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr>;

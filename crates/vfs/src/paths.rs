@@ -1,8 +1,9 @@
 //! A cache of the directories to which paths lead.
 
 use crate::sync::Mutex;
-use crate::{Ctx, Ino};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use crate::{Ctx, Ino, Name};
+use hashbrown::DefaultHashBuilder;
+use std::hash::BuildHasher;
 
 /// Paths that are known at a time. One takes the place of another with the same hash.
 const PLACES: usize = 256;
@@ -14,7 +15,10 @@ const LONGEST: usize = 512;
 ///
 /// Directories in the cache have no reference. A call on one that was removed a moment ago fails with `ESTALE`.
 #[derive(Debug, Default)]
-pub struct Paths(Mutex<Known>);
+pub struct Paths {
+    known: Mutex<Known>,
+    hashes: DefaultHashBuilder,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -42,12 +46,32 @@ impl Paths {
     /// Returns the directory to which `path` leads from `start`, if it is known. `version`: that of the file system
     /// now.
     pub fn get(&self, version: Option<u64>, cx: &Ctx, (start, path): (Ino, &[u8])) -> Option<Ino> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         if version != Some(known.version) || known.caller.as_ref() != Some(cx) {
             return None;
         }
-        let place = known.places.get(slot(start, path))?.as_ref()?;
+        let place = known.places.get(self.slot(start, path))?.as_ref()?;
         (place.start == start && *place.path == *path).then_some(place.dir)
+    }
+
+    /// Returns the name at the end of a path from `start`, in its directory, if that is known. `None` for a path that does
+    /// not end with a name.
+    pub fn name<'p>(
+        &self,
+        version: Option<u64>,
+        cx: &Ctx,
+        (start, path): (Ino, &'p [u8]),
+    ) -> Option<Name<'p>> {
+        let slash = path.iter().rposition(|byte| *byte == b'/');
+        let name = &path[slash.map_or(0, |slash| slash + 1)..];
+        if matches!(name, b"" | b"." | b"..") {
+            return None;
+        }
+        let dir = match slash {
+            None => start,
+            Some(slash) => self.get(version, cx, (start, &path[..slash]))?,
+        };
+        Some(Name::new(dir, name))
     }
 
     /// Notes that `path` led to `dir`. `version`: that of the file system before the first name of the path was
@@ -56,14 +80,14 @@ impl Paths {
         let Some(version) = version.filter(|_| path.len() <= LONGEST) else {
             return;
         };
-        let known = &mut *self.0.lock();
+        let known = &mut *self.known.lock();
         if known.version != version || known.caller.as_ref() != Some(cx) {
             known.version = version;
             known.caller = Some(cx.clone());
             known.places.clear();
         }
         known.places.resize(PLACES, None);
-        known.places[slot(start, path)] = Some(Place {
+        known.places[self.slot(start, path)] = Some(Place {
             start,
             path: path.into(),
             dir,
@@ -72,12 +96,10 @@ impl Paths {
 
     /// Forgets all.
     pub fn clear(&self) {
-        *self.0.lock() = Known::default();
+        *self.known.lock() = Known::default();
     }
-}
 
-fn slot(start: Ino, path: &[u8]) -> usize {
-    let mut hasher = DefaultHasher::new();
-    (start, path).hash(&mut hasher);
-    hasher.finish() as usize % PLACES
+    fn slot(&self, start: Ino, path: &[u8]) -> usize {
+        self.hashes.hash_one((start, path)) as usize % PLACES
+    }
 }

@@ -19,7 +19,7 @@ use vfs::{
     Attr, Cookie, DirEntry, Errno, FileSystem, FileType, Name, NewNode, OpenFlags, Removal,
     RenameFlags, Result, SetAttr,
 };
-use walk::{Found, Node, walk, walk_quickly};
+use walk::{Found, Node, known, walk, walk_quickly};
 
 /// Attempts of an open to find or make a file that others make and remove meanwhile.
 const ATTEMPTS: usize = 100;
@@ -69,6 +69,16 @@ impl<C: Borrow<Client>> Files<C> {
     {
         let is_new = flags.contains(OFlags::CREATE | OFlags::EXCL);
         let follow = !flags.contains(OFlags::NOFOLLOW) && !is_new;
+        let is_other = is_new || flags.intersects(OFlags::TRUNC | OFlags::DIRECTORY);
+        if !is_other && let Some(at) = known(self.client(), path) {
+            let client = self.client();
+            match client.open_file(client.own(), at, access(flags)) {
+                Ok(Some(attr)) => return Ok(File::new(self.client.clone(), attr.ino, flags)),
+                Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {}
+                Err(errno) => return Err(errno),
+                Ok(None) => {}
+            }
+        }
         for _ in 0..ATTEMPTS {
             let found = walk_quickly(self.client(), path, follow)?;
             let opened = match found.attr() {
@@ -114,7 +124,7 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `stat`.
     pub fn attributes(&self, path: &[u8]) -> Result<Attr> {
-        walk_quickly(self.client(), path, true)?.attr()
+        self.attributes_of(path, true)
     }
 
     /// As [`attributes`](Self::attributes), but does not follow a symbolic link at the end.
@@ -122,7 +132,20 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `lstat`.
     pub fn link_attributes(&self, path: &[u8]) -> Result<Attr> {
-        walk_quickly(self.client(), path, false)?.attr()
+        self.attributes_of(path, false)
+    }
+
+    fn attributes_of(&self, path: &[u8], follow: bool) -> Result<Attr> {
+        let client = self.client();
+        let found = match known(client, path) {
+            Some(at) => client.attributes(client.own(), at)?,
+            None => None,
+        };
+        let is_end = |attr: &Attr| !follow || attr.kind != FileType::Symlink;
+        match found.filter(is_end) {
+            Some(attr) => Ok(attr),
+            None => walk_quickly(client, path, follow)?.attr(),
+        }
     }
 
     /// Changes attributes.

@@ -82,6 +82,12 @@ impl<'c> Found<'c> {
     }
 }
 
+/// The name at the end of a path, if its directory is known. It may have no reference.
+pub(super) fn known<'p>(client: &Client, path: &'p [u8]) -> Option<Name<'p>> {
+    let (version, cx) = (client.paths_version(), client.own());
+    client.paths.name(version, cx, (Ino::ROOT, path))
+}
+
 /// Resolves a path. `follow`: a symbolic link at the end, too. The directory of the name may have no reference, so
 /// that calls on it can fail with `ESTALE`.
 pub(super) fn walk_quickly<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {

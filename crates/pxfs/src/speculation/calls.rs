@@ -32,6 +32,58 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         .map(drop)
     }
 
+    /// Whether the service must learn of an open.
+    fn records_opens(&self, flags: OpenFlags) -> bool {
+        flags.contains(OpenFlags::TRUNCATE)
+            || self.access == Access::Partial
+            || flags.contains(OpenFlags::WRITE) && !self.is_trusted
+    }
+
+    /// [`FileSystem::attributes`], if `may_read` permits to read the inode.
+    ///
+    /// # Errors
+    /// As [`FileSystem::attributes`].
+    pub fn attributes_if(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        may_read: impl FnOnce(Ino) -> bool,
+    ) -> Result<Option<Attr>> {
+        self.fs.shared(|| {
+            let attr = self.fs.look_up(self.overlay(), cx, at)?.attr;
+            Ok(may_read(attr.ino).then_some(attr))
+        })
+    }
+
+    /// [`FileSystem::open_file`], if `may_read` permits to read the inode.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_file`].
+    pub fn open_file_if(
+        &self,
+        cx: &Ctx,
+        at: Name<'_>,
+        flags: OpenFlags,
+        may_read: impl FnOnce(Ino) -> bool,
+    ) -> Result<Option<Attr>> {
+        if cx.checked || self.records_opens(flags) {
+            return Ok(None);
+        }
+        let opened = self.fs.shared(|| {
+            let found = self.fs.look_up(self.overlay(), cx, at)?;
+            if found.attr.kind != FileType::Regular || !may_read(found.attr.ino) {
+                return Ok(None);
+            }
+            perm::may_open(cx, &found.attr, flags)?;
+            self.fs.refer(found.object);
+            Ok(Some(found.attr))
+        })?;
+        if let Some(attr) = &opened {
+            self.tell_path(at, attr.ino);
+        }
+        Ok(opened)
+    }
+
     /// Whether the service is to hold an object that has lost a name.
     fn is_to_be_held(&self, told: bool, object: ObjectId) -> bool {
         let is_left = generation(self.overlay(), object).is_ok();
@@ -96,6 +148,14 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
         let attr = self.fs.lookup(cx, dir, name)?;
         self.tell_path(Name::new(dir, name), attr.ino);
         Ok(attr)
+    }
+
+    fn attributes(&self, cx: &Ctx, at: Name<'_>) -> Result<Option<Attr>> {
+        self.attributes_if(cx, at, |_| true)
+    }
+
+    fn open_file(&self, cx: &Ctx, at: Name<'_>, flags: OpenFlags) -> Result<Option<Attr>> {
+        self.open_file_if(cx, at, flags, |_| true)
     }
 
     fn by_number(&self, ino: Ino) -> Result<Attr> {
@@ -285,10 +345,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
         let cx = &self.opener(cx, ino)?;
-        let is_recorded = flags.contains(OpenFlags::TRUNCATE)
-            || self.access == Access::Partial
-            || flags.contains(OpenFlags::WRITE) && !self.is_trusted;
-        if is_recorded {
+        if self.records_opens(flags) {
             let _gate = self.fs.gate.write();
             self.record_open(cx, ino, flags)?;
             self.fs.refer_number(ino);

@@ -5,7 +5,10 @@ use crate::seeded::{Bug, arm};
 use oracle::script::{State, generate, run_op};
 use oracle::snapshot::Snapshot;
 use std::collections::BTreeSet;
-use vfs::{Ctx, Errno, FileSystem, FileType, Ino, Paths, Result, SetAttr};
+use vfs::{
+    Ctx, Errno, FileSystem, FileType, Ino, Name, NewNode, OpenFlags, Paths, Removal, Result,
+    SetAttr,
+};
 
 /// A client, with what two users know of its paths.
 struct Walker {
@@ -24,32 +27,12 @@ impl Walker {
         }
     }
 
-    /// Looks up each name of a path from the root.
-    fn walk(&self, cx: &Ctx, path: &[u8]) -> Result<Ino> {
-        let mut at = Ino::ROOT;
-        for name in path
-            .split(|byte| *byte == b'/')
-            .filter(|name| !name.is_empty())
-        {
-            let found = self.client.lookup(cx, at, name);
-            self.client.forget(at, u64::from(at != Ino::ROOT));
-            at = found?.ino;
-        }
-        let searched = self.client.lookup(cx, at, b"no such name");
-        self.client.forget(at, u64::from(at != Ino::ROOT));
-        match searched {
-            Err(Errno::NOENT) => Ok(at),
-            Err(errno) => Err(errno),
-            Ok(_) => unreachable!("nobody makes this name"),
-        }
-    }
-
     /// Compares where known paths lead with where their names do, and learns.
     fn differs(&self, paths: &BTreeSet<Vec<u8>>) -> Option<String> {
         for (cx, known) in &self.known {
             for path in paths {
                 let version = self.client.paths_version();
-                let walked = self.walk(cx, path);
+                let walked = walk(&self.client, cx, path);
                 let relied = known.get(version, cx, (Ino::ROOT, path));
                 if relied.is_some_and(|dir| walked != Ok(dir)) {
                     let path = String::from_utf8_lossy(path);
@@ -64,6 +47,26 @@ impl Walker {
             }
         }
         None
+    }
+}
+
+/// Looks up each name of a path from the root.
+fn walk(client: &Client, cx: &Ctx, path: &[u8]) -> Result<Ino> {
+    let mut at = Ino::ROOT;
+    for name in path
+        .split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty())
+    {
+        let found = client.lookup(cx, at, name);
+        client.forget(at, u64::from(at != Ino::ROOT));
+        at = found?.ino;
+    }
+    let searched = client.lookup(cx, at, b"no such name");
+    client.forget(at, u64::from(at != Ino::ROOT));
+    match searched {
+        Err(Errno::NOENT) => Ok(at),
+        Err(errno) => Err(errno),
+        Ok(_) => unreachable!("nobody makes this name"),
     }
 }
 
@@ -188,4 +191,84 @@ fn a_directory_stays_usable_after_a_chmod_above() {
     assert_eq!(client.sync(), Ok(()));
     let found = service.lookup(&Ctx::root(), dir, b"file").unwrap();
     assert_eq!((found.ino, found.size), (file, 8));
+}
+
+/// Compares the calls in one step with those that they stand for, for a name. Returns the first difference.
+fn steps_differ(client: &Client, cx: &Ctx, at: Name<'_>) -> Option<String> {
+    let found = client.lookup(cx, at.dir, at.name);
+    let opened = found.and_then(|attr| client.open(cx, attr.ino, OpenFlags::READ).map(|()| attr));
+    if let Ok(attr) = &found {
+        client.forget(attr.ino, 1);
+    }
+    if let Ok(attr) = &opened {
+        client.release(attr.ino);
+    }
+    let shown = client.attributes(cx, at);
+    if shown != found.map(Some) {
+        return Some(format!("attributes: {shown:?}, and not {found:?}"));
+    }
+    let is_file = found.is_ok_and(|attr| attr.kind == FileType::Regular);
+    let at_once = client.open_file(cx, at, OpenFlags::READ);
+    if let Ok(Some(attr)) = &at_once {
+        client.release(attr.ino);
+    }
+    let wanted = match found {
+        Ok(_) if !is_file => Ok(None),
+        _ => opened.map(Some),
+    };
+    (at_once != wanted).then(|| format!("open: {at_once:?}, and not {wanted:?}"))
+}
+
+#[test]
+fn calls_in_one_step_are_those_that_they_stand_for() {
+    for seed in 0..6 {
+        let service = service(1_000);
+        let client = client(&service, seed % 2 == 0);
+        let users = [Ctx::root(), Ctx::user(1000, 1000)];
+        let mut state = State::default();
+        for op in generate::setup().then(&generate::random(seed, 80)).ops {
+            run_op(&client, &mut state, &op).ok();
+            let seen = Snapshot::take(&client).unwrap();
+            for path in seen.iter().map(|(path, ..)| path.to_vec()) {
+                let end = path.iter().rposition(|byte| *byte == b'/');
+                let (above, name) = path.split_at(end.map_or(0, |end| end + 1));
+                let Ok(dir) = walk(&client, &Ctx::root(), above) else {
+                    continue;
+                };
+                for name in [name, b"no such name"]
+                    .into_iter()
+                    .filter(|name| !name.is_empty())
+                {
+                    for cx in &users {
+                        let differs = steps_differ(&client, cx, Name::new(dir, name));
+                        assert_eq!(differs, None, "seed {seed}, after {op}: {path:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A file that was opened in one step stays without its name.
+#[test]
+fn a_file_that_is_opened_in_one_step_has_a_reference() {
+    for is_trusted in [true, false] {
+        let service = service(1_000);
+        let (client, cx) = (client(&service, is_trusted), Ctx::root());
+        let at = Name::new(Ino::ROOT, b"file");
+        let made = client.make(&cx, at, &NewNode::file(0o600)).unwrap();
+        client.write(&cx, made.ino, 0, b"contents").unwrap();
+        client.forget(made.ino, 1);
+        client.sync().unwrap();
+        let opened = client.open_file(&cx, at, OpenFlags::READ).unwrap().unwrap();
+        client.remove(&cx, at, Removal::Unlink).unwrap();
+        for _ in 0..2 {
+            let mut found = [0; 8];
+            assert_eq!(client.read(&cx, opened.ino, 0, &mut found), Ok(8));
+            assert_eq!(&found, b"contents");
+            client.sync().unwrap();
+        }
+        client.release(opened.ino);
+        assert_eq!(client.getattr(&cx, opened.ino), Err(Errno::STALE));
+    }
 }
