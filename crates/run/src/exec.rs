@@ -98,7 +98,7 @@ fn loads(args: &[u64; 6], at: At) -> Result<Loads> {
     match memory::text(args[at.path], libc::PATH_MAX as usize)? {
         Some(path) => Ok(loaders::of_program(
             dir,
-            &CString::new(path).unwrap_or_default(),
+            &CString::new(path.into_vec()).unwrap_or_default(),
         )),
         None => Ok(Loads::Library),
     }
@@ -155,10 +155,12 @@ impl Scratch {
             let start = memory::text(pointer, environment::NAME_MAX)?;
             let start = match start {
                 Some(whole) => whole,
-                None => memory::bytes(pointer, environment::NAME_MAX)?.to_vec(),
+                None => memory::bytes(pointer, environment::NAME_MAX)?.into(),
             };
             if start.starts_with(environment::PRELOAD.as_bytes()) {
-                preloaded = memory::text(pointer, 1 << 17)?.unwrap_or_default();
+                preloaded = memory::text(pointer, 1 << 17)?
+                    .unwrap_or_default()
+                    .into_vec();
             } else if !start.starts_with(environment::PREFIX.as_bytes()) {
                 self.pointers.push(pointer);
             }
@@ -180,7 +182,7 @@ impl crate::process::Process {
     /// files that it inherits.
     pub(crate) fn send(&self) {
         if let Some(fs) = self.connected()
-            && let Err(errno) = self.backend.finish(&*fs)
+            && let Err(errno) = self.backend.finish(fs)
         {
             // The text of an error takes memory of libc, which holds its locks during a fork.
             let (id, number) = (kernel::process_id(), errno.raw_os_error());

@@ -7,6 +7,7 @@
 
 use crate::kernel::Result;
 use crate::raw::probe;
+use smallvec::SmallVec;
 use vfs::Errno;
 
 /// Longest path in bytes, with its 0.
@@ -71,14 +72,17 @@ pub(crate) fn store<T: Copy>(address: u64, value: &T) -> Result<()> {
     Ok(())
 }
 
+/// A string of the program. Most paths need no allocation.
+pub(crate) type Text = SmallVec<[u8; 128]>;
+
 /// Reads a string that ends with 0, without the 0.
-pub(crate) fn text(address: u64, max: usize) -> Result<Option<Vec<u8>>> {
-    let mut text = Vec::new();
+pub(crate) fn text(address: u64, max: usize) -> Result<Option<Text>> {
+    let mut text = Text::new();
     while text.len() < max {
         let at = address.wrapping_add(text.len() as u64);
         let within = PAGE - at as usize % PAGE;
         let part = bytes(at, within.min(max - text.len()))?;
-        match part.iter().position(|byte| *byte == 0) {
+        match memchr::memchr(0, part) {
             Some(end) => {
                 text.extend_from_slice(&part[..end]);
                 return Ok(Some(text));
@@ -90,22 +94,25 @@ pub(crate) fn text(address: u64, max: usize) -> Result<Option<Vec<u8>>> {
 }
 
 /// Reads a path.
-pub(crate) fn path(address: u64) -> Result<Vec<u8>> {
+pub(crate) fn path(address: u64) -> Result<Text> {
     text(address, PATH_MAX)?.ok_or(Errno::NAMETOOLONG)
 }
 
 /// Reads the name of an extended attribute.
-pub(crate) fn xattr_name(address: u64) -> Result<Vec<u8>> {
+pub(crate) fn xattr_name(address: u64) -> Result<Text> {
     text(address, vfs::NAME_MAX + 1)?.ok_or(Errno::RANGE)
 }
 
-/// Address and length of each buffer of a call.
-pub(crate) fn buffers(address: u64, count: u64) -> Result<Vec<(u64, usize)>> {
+/// Address and length of each buffer of a call. Most calls have one.
+pub(crate) type Buffers = SmallVec<[(u64, usize); 1]>;
+
+/// The buffers of a call.
+pub(crate) fn buffers(address: u64, count: u64) -> Result<Buffers> {
     let count = usize::try_from(count)
         .ok()
         .filter(|count| *count <= BUFFERS_MAX);
     let count = count.ok_or(Errno::INVAL)?;
-    let mut buffers = Vec::with_capacity(count);
+    let mut buffers = Buffers::with_capacity(count);
     let mut total = 0_usize;
     for n in 0..count as u64 {
         let [base, len] = load::<[u64; 2]>(address.wrapping_add(16 * n))?;

@@ -11,6 +11,7 @@
 
 use crate::kernel::Result;
 use crate::process::Process;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::ffi::CString;
 use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, Paths};
@@ -67,6 +68,7 @@ impl Drop for Node<'_> {
 }
 
 /// The end of a path.
+#[allow(clippy::large_enum_variant)] // it stays on the stack, and most are of the large variant
 pub(crate) enum Place<'f> {
     /// In the store.
     Inside(Found<'f>),
@@ -74,12 +76,15 @@ pub(crate) enum Place<'f> {
     Outside(CString),
 }
 
+/// The last component of a path. Most need no allocation.
+pub(crate) type LastName = SmallVec<[u8; 64]>;
+
 /// A place in the store.
 pub(crate) struct Found<'f> {
     /// The directory of the name.
     pub(crate) dir: Node<'f>,
     /// The last component; empty if it is `.` or `..` or the root.
-    pub(crate) name: Vec<u8>,
+    pub(crate) name: LastName,
     /// The inode, if the name exists.
     pub(crate) node: Option<(Node<'f>, Attr)>,
     /// Whether a slash follows the name.
@@ -92,7 +97,7 @@ impl<'f> Found<'f> {
         let attr = fs.getattr(cx, ino)?;
         Ok(Self {
             dir: Node::borrowed(fs, ino),
-            name: Vec::new(),
+            name: LastName::new(),
             node: Some((Node::borrowed(fs, ino), attr)),
             has_slash: false,
         })
@@ -192,7 +197,7 @@ impl<'f> Walk<'f> {
                 }
                 _ => match self.step(&dir, name, after)? {
                     Step::End(node) => {
-                        let (name, has_slash) = (name.to_vec(), !after.is_empty());
+                        let (name, has_slash) = (LastName::from_slice(name), !after.is_empty());
                         return Ok(Place::Inside(Found {
                             dir,
                             name,
@@ -240,7 +245,7 @@ impl<'f> Walk<'f> {
         let node = Node::borrowed(self.fs, dir.ino());
         Ok(Place::Inside(Found {
             dir,
-            name: Vec::new(),
+            name: LastName::new(),
             node: Some((node, attr)),
             has_slash: false,
         }))

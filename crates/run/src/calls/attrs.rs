@@ -28,12 +28,8 @@ pub(crate) fn show(call: &Call) -> Answer {
             let attr = of_descriptor(call)?;
             show_stat(call, 1, &attr)
         }
-        SYS_stat => call.at(At::path(0), true, |_, found| {
-            show_stat(call, 1, &found.attr()?)
-        }),
-        SYS_lstat => call.at(At::path(0), false, |_, found| {
-            show_stat(call, 1, &found.attr()?)
-        }),
+        SYS_stat => call.show_at(At::path(0), true, |attr| show_stat(call, 1, attr)),
+        SYS_lstat => call.show_at(At::path(0), false, |attr| show_stat(call, 1, attr)),
         SYS_newfstatat => at_with_flags(call, call.int(3), |attr| show_stat(call, 2, attr)),
         _ => at_with_flags(call, call.int(2), |attr| show_statx(call, attr)),
     }
@@ -63,7 +59,7 @@ fn at_with_flags(call: &Call, flags: i32, show: impl Fn(&Attr) -> Answer) -> Ans
         };
     }
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    call.at(At::dir(0), follow, |_, found| show(&found.attr()?))
+    call.show_at(At::dir(0), follow, show)
 }
 
 fn show_stat(call: &Call, n: usize, attr: &Attr) -> Answer {

@@ -4,11 +4,10 @@ use super::backed::{self, Offset};
 use super::mapped::OnMount;
 use super::{Answer, Call};
 use crate::kernel::{self, Result};
-use crate::memory;
-use crate::process::{File, Process};
+use crate::memory::{self, Buffers};
+use crate::process::{Caller, File, Process};
 use libc::*;
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Ctx, Errno, Fallocate, FileSystem, SeekKind, SetAttr, perm};
 
@@ -23,7 +22,9 @@ pub(crate) fn transfer(call: &Call) -> Answer {
     let file = call.file(0)?;
     let [_, address, count, ..] = call.args;
     let buffers = match call.number {
-        SYS_read | SYS_write | SYS_pread64 | SYS_pwrite64 => vec![(address, count as usize)],
+        SYS_read | SYS_write | SYS_pread64 | SYS_pwrite64 => {
+            Buffers::from_buf([(address, count as usize)])
+        }
         _ => memory::buffers(address, count)?,
     };
     let flags = match call.number {
@@ -91,20 +92,23 @@ fn at_offset(
 }
 
 /// The caller of reads and writes.
-fn caller(process: &Process, file: &File) -> Result<Ctx> {
-    let noatime = file.has(O_NOATIME);
-    Ok(Ctx {
-        noatime,
-        ..Ctx::clone(&*process.cx()?)
-    })
+fn caller(process: &Process, file: &File) -> Result<Caller> {
+    let cx = process.cx()?;
+    if !file.has(O_NOATIME) {
+        return Ok(cx);
+    }
+    Ok(Caller::Own(Box::new(Ctx {
+        noatime: true,
+        ..Ctx::clone(&cx)
+    })))
 }
 
 /// The contents of a file, for reads and writes.
 struct Contents<'a> {
     process: &'a Process,
     file: &'a File,
-    fs: Arc<dyn FileSystem>,
-    cx: Ctx,
+    fs: &'static dyn FileSystem,
+    cx: Caller,
     /// If it has a shared mapping.
     on_mount: Option<OnMount>,
 }
@@ -326,7 +330,7 @@ pub(crate) fn change(call: &Call) -> Answer {
             let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::INVAL)?;
             match OnMount::of_mapped(call.process, &file) {
                 Some(on_mount) => on_mount.set_size(size)?,
-                None => set_size(call.process, &*fs, &file, size)?,
+                None => set_size(call.process, fs, &file, size)?,
             }
         }
         SYS_fallocate => {

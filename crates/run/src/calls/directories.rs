@@ -51,7 +51,7 @@ pub(crate) fn working(call: &Call) -> Answer {
         SYS_chdir if call.is_ours(At::path(0))? => {
             let done = call.at(At::path(0), true, |session, found| {
                 let attr = found.attr()?;
-                enter(call, Node::borrowed(&*session.fs, attr.ino), attr.kind)
+                enter(call, Node::borrowed(session.fs, attr.ino), attr.kind)
             });
             if let Err(Stop::Waits(wait)) = done {
                 let left = call.waiting(wait.args)?;
@@ -64,7 +64,7 @@ pub(crate) fn working(call: &Call) -> Answer {
             let file = call.file(0)?;
             let fs = file.fs()?;
             let kind = fs.getattr(&*call.process.cx()?, file.ino())?.kind;
-            enter(call, Node::borrowed(&*fs, file.ino()), kind)
+            enter(call, Node::borrowed(fs, file.ino()), kind)
         }
         SYS_chdir | SYS_fchdir => {
             let done = call.pass()?;
@@ -87,7 +87,7 @@ fn enter(call: &Call, dir: Node<'_>, kind: FileType) -> Answer {
     let (fs, cx, ino) = (process.fs()?, process.cx()?, dir.ino());
     perm::may_search(&cx, &fs.getattr(&cx, ino)?)?;
     // The kernel's directory is that of the mount, for programs that run without this library.
-    let below = path_of(process, &*fs, ino).unwrap_or_default();
+    let below = path_of(process, fs, ino).unwrap_or_default();
     let at = |below: &[u8]| CString::new([&process.at[..], below].concat()).unwrap_or_default();
     if process.mounted().is_none() || kernel::change_directory(&at(&below)).is_err() {
         let _ = kernel::change_directory(&at(b""));
@@ -98,7 +98,7 @@ fn enter(call: &Call, dir: Node<'_>, kind: FileType) -> Answer {
 
 fn show(call: &Call, cwd: Ino) -> Answer {
     let mut path = call.process.at.clone();
-    path.extend(path_of(call.process, &*call.process.fs()?, cwd)?);
+    path.extend(path_of(call.process, call.process.fs()?, cwd)?);
     path.push(0);
     let [address, len, ..] = call.args;
     if (len as usize) < path.len() {

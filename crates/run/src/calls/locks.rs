@@ -217,7 +217,7 @@ pub(crate) const MOST: [i32; 3] = [O_RDWR, O_RDONLY, O_WRONLY];
 /// Opens the file on the mount by its name, with the first of these flags that are permitted.
 pub(crate) fn on_mount(process: &Process, file: &File, all: &[i32]) -> Result<u32> {
     let (dir, name) = name_of(process, file)?;
-    let path = mounted_path(process, &*file.fs()?, dir, &name)?;
+    let path = mounted_path(process, file.fs()?, dir, &name)?;
     let mut opened = Err(Errno::ACCESS);
     for flags in all {
         opened = kernel::open(&path, *flags | O_CLOEXEC | O_NOFOLLOW);

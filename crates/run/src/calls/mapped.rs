@@ -56,7 +56,7 @@ pub(crate) fn cut(session: &Session, ino: Ino, dir: Ino, name: &[u8]) -> Result<
         return Ok(());
     }
     process.count(Reason::SharedMapping);
-    let path = locks::mounted_path(process, &*session.fs, dir, name)?;
+    let path = locks::mounted_path(process, session.fs, dir, name)?;
     kernel::truncate(&path, 0)
 }
 

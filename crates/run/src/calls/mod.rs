@@ -16,15 +16,14 @@ pub(crate) mod opens;
 pub(crate) mod xattrs;
 
 use crate::kernel::{self, Result};
-use crate::memory;
+use crate::memory::{self, Text};
 use crate::own::is_own;
-use crate::process::{File, Process, Working};
+use crate::process::{Caller, File, Process, Working};
 use crate::raw;
 use crate::shared::Reason;
 use crate::walk::{Found, Place, Walk, path_of};
 use std::ffi::CString;
-use std::sync::Arc;
-use vfs::{Ctx, Errno, FileSystem, Ino};
+use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, Name};
 
 /// `fchmodat2`, which the crate `libc` lacks.
 pub(crate) const SYS_FCHMODAT2: i64 = 452;
@@ -103,11 +102,12 @@ enum Start {
 /// A connection with the caller's credentials, for the time of a call.
 pub(crate) struct Session {
     pub(crate) process: &'static Process,
-    pub(crate) fs: Arc<dyn FileSystem>,
-    pub(crate) cx: Arc<Ctx>,
+    pub(crate) fs: &'static dyn FileSystem,
+    pub(crate) cx: Caller,
 }
 
 /// Where a path of a call ends.
+#[allow(clippy::large_enum_variant)] // it stays on the stack, and most are of the large variant
 pub(crate) enum Resolved<'s> {
     /// In the store. A file keeps the directory at which the path started.
     Inside(Found<'s>, Option<File>),
@@ -173,7 +173,7 @@ impl Call {
     }
 
     /// The path of the call and where it starts, unless it cannot be in the store.
-    fn start(&self, at: At) -> Result<Option<(Start, Vec<u8>)>> {
+    fn start(&self, at: At) -> Result<Option<(Start, Text)>> {
         if self.process.leaves_paths_to_mount() {
             return Ok(None);
         }
@@ -186,8 +186,8 @@ impl Call {
             }
             let named = self.process.named_by_number(&path);
             return Ok(named.map(|(file, rest)| match rest {
-                b"" => (Start::Named(file), Vec::new()),
-                rest => (Start::Dir(file), [b".", rest].concat()),
+                b"" => (Start::Named(file), Text::new()),
+                rest => (Start::Dir(file), [b".", rest].concat().into()),
             }));
         }
         let mut working = self.process.working();
@@ -199,7 +199,7 @@ impl Call {
             (libc::AT_FDCWD, Working::Inside(ino)) => Some(Start::Cwd(ino)),
             (libc::AT_FDCWD, Working::Above(rest)) => {
                 let below = strip_names(without_dots(&path), rest);
-                return Ok(below.map(|below| (Start::Root, [mount, below].concat())));
+                return Ok(below.map(|below| (Start::Root, [mount, below].concat().into())));
             }
             (libc::AT_FDCWD, Working::Unknown | Working::Elsewhere) => None,
             (fd, _) => self.process.file(fd as u64).map(Start::Dir),
@@ -223,10 +223,47 @@ impl Call {
             return Err(Stop::Kernel);
         };
         let session = self.session()?;
+        self.from(&session, start, at, follow, |found| run(&session, found))
+    }
+
+    /// Shows the attributes of the inode to which the path of a call leads.
+    pub(crate) fn show_at(
+        &self,
+        at: At,
+        follow: bool,
+        show: impl FnOnce(&Attr) -> Answer,
+    ) -> Answer {
+        let Some(start) = self.start(at)? else {
+            return Err(Stop::Kernel);
+        };
+        let session = self.session()?;
+        let found = match session.known(&start) {
+            Some(name) => session.fs.attributes(&session.cx, name)?,
+            None => None,
+        };
+        let is_end = |attr: &Attr| !follow || attr.kind != FileType::Symlink;
+        match found.filter(is_end) {
+            Some(attr) => {
+                self.process.count(Reason::Answered);
+                show(&attr)
+            }
+            None => self.from(&session, start, at, follow, |found| show(&found.attr()?)),
+        }
+    }
+
+    /// Resolves the path of a call from where it starts, and runs the call.
+    fn from<'s>(
+        &self,
+        session: &'s Session,
+        start: (Start, Text),
+        at: At,
+        follow: bool,
+        run: impl FnOnce(Found<'s>) -> Answer,
+    ) -> Answer {
         match session.resolve_from(start, follow, &session.cx)? {
             Resolved::Inside(found, _dir) => {
                 self.process.count(Reason::Answered);
-                run(&session, found)
+                run(found)
             }
             Resolved::Outside(path) => self.elsewhere(at, path),
             Resolved::Foreign => Err(Stop::Kernel),
@@ -249,12 +286,12 @@ impl Call {
             return Ok(None);
         };
         let dir = match &start {
-            Start::Root => return as_path(path).map(Some),
+            Start::Root => return as_path(path.into_vec()).map(Some),
             Start::Cwd(ino) => *ino,
             Start::Dir(file) => file.ino(),
             Start::Named(_) => return Ok(None),
         };
-        let below = path_of(self.process, &*self.process.fs()?, dir)?;
+        let below = path_of(self.process, self.process.fs()?, dir)?;
         as_path([&self.process.at[..], &below, b"/", &path].concat()).map(Some)
     }
 }
@@ -264,7 +301,7 @@ fn adopt_directory(process: &Process) -> Result<()> {
     let (path, fs, cx) = (kernel::directory()?, process.fs()?, process.permitted()?);
     let walk = Walk {
         process,
-        fs: &*fs,
+        fs,
         cx: &cx,
         follow: false,
     };
@@ -295,6 +332,18 @@ fn as_path(path: Vec<u8>) -> Result<CString> {
 }
 
 impl Session {
+    /// The name at the end of a path, if its directory is known and has a reference or had one a moment ago.
+    fn known<'p>(&self, (start, path): &'p (Start, Text)) -> Option<Name<'p>> {
+        let dir = match start {
+            Start::Root => Ino::ROOT,
+            Start::Cwd(ino) => *ino,
+            Start::Dir(file) => file.fs().is_ok().then(|| file.ino())?,
+            Start::Named(_) => return None,
+        };
+        let version = self.fs.paths_version();
+        self.process.paths.name(version, &self.cx, (dir, path))
+    }
+
     /// Resolves a path.
     pub(crate) fn resolve(&self, call: &Call, at: At, follow: bool) -> Result<Resolved<'_>> {
         self.resolve_as(call, at, follow, &self.cx)
@@ -317,13 +366,13 @@ impl Session {
     /// Resolves a path from where it starts.
     fn resolve_from<'s>(
         &'s self,
-        (start, path): (Start, Vec<u8>),
+        (start, path): (Start, Text),
         follow: bool,
         cx: &'s Ctx,
     ) -> Result<Resolved<'s>> {
         let walk = Walk {
             process: self.process,
-            fs: &*self.fs,
+            fs: self.fs,
             cx,
             follow,
         };
@@ -337,7 +386,7 @@ impl Session {
             // The symbolic link itself is the kernel's.
             Start::Named(_) if !follow => return Ok(Resolved::Foreign),
             Start::Named(file) => {
-                let found = Found::open(&*self.fs, cx, file.ino())?;
+                let found = Found::open(self.fs, cx, file.ino())?;
                 return Ok(Resolved::Inside(found, Some(file)));
             }
         };

@@ -137,7 +137,7 @@ fn path_of_file(call: &Call, file: &File) -> vfs::Result<Vec<u8>> {
         FileType::Directory => (file.ino(), Vec::new()),
         _ => file.description.opened_as().ok_or(Errno::NOENT)?,
     };
-    let below = path_of(call.process, &*fs, dir)?;
+    let below = path_of(call.process, fs, dir)?;
     let slash = if name.is_empty() { &b""[..] } else { b"/" };
     let end = if attr.nlink == 0 {
         &b" (deleted)"[..]

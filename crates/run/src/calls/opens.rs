@@ -1,8 +1,9 @@
 //! `open` and its relatives.
 
 use super::mapped::{self, OnMount};
-use super::{Answer, At, Call, Session, Stop};
-use crate::memory;
+use super::{Answer, At, Call, Session, Start, Stop};
+use crate::kernel::Result;
+use crate::memory::{self, Text};
 use crate::process::{File, open_flags};
 use crate::shared::Reason;
 use crate::walk::Found;
@@ -55,15 +56,19 @@ pub(crate) fn open(call: &Call) -> Answer {
     let mode = mode as u32 & 0o7777 & !call.process.umask();
     let wanted = Wanted { flags, mode };
     let follow = !wanted.has(O_NOFOLLOW) && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL;
-    if let Some((file, b"")) = call
-        .process
-        .named_by_number(&memory::path(call.args[at.path])?)
-    {
-        return open_again(call, &file, wanted);
-    }
     for _ in 0..ATTEMPTS {
-        match call.at(at, follow, |session, found| {
-            open_found(call, session, &found, wanted)
+        let Some(start) = call.start(at)? else {
+            return Err(Stop::Kernel);
+        };
+        if let Start::Named(file) = &start.0 {
+            return open_again(call, file, wanted);
+        }
+        let session = call.session()?;
+        if let Some(opened) = open_known(call, &session, &start, wanted)? {
+            return Ok(opened);
+        }
+        match call.from(&session, start, at, follow, |found| {
+            open_found(call, &session, &found, wanted)
         }) {
             Err(Stop::Errno(Errno::EXIST)) if !wanted.has(O_EXCL) => {} // made meanwhile
             Err(Stop::Errno(Errno::AGAIN)) => return to_mount(call, at),
@@ -71,6 +76,30 @@ pub(crate) fn open(call: &Call) -> Answer {
         }
     }
     Err(Errno::EXIST.into())
+}
+
+/// Opens a regular file in a directory to which the path is known to lead.
+fn open_known(
+    call: &Call,
+    session: &Session,
+    start: &(Start, Text),
+    wanted: Wanted,
+) -> Result<Option<u64>> {
+    let is_other = wanted.has(O_EXCL | O_TRUNC | O_PATH | O_DIRECTORY | TMPFILE);
+    let Some(name) = session.known(start).filter(|_| !is_other) else {
+        return Ok(None);
+    };
+    let access = open_flags(wanted.flags as u32);
+    match session.fs.open_file(&session.cx, name, access) {
+        Ok(Some(attr)) => {
+            call.process.count(Reason::Answered);
+            let name = Some((name.dir, name.name));
+            finish(call, session, attr.ino, wanted, name).map(Some)
+        }
+        Ok(None) => Ok(None),
+        Err(Errno::NOENT) if wanted.has(O_CREAT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Opens an open file again, with an offset of its own.
@@ -86,7 +115,7 @@ fn open_again(call: &Call, file: &File, wanted: Wanted) -> Answer {
     file.fs()?.open(&session.cx, file.ino(), access)?;
     let name = file.description.opened_as();
     let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
-    finish(call, &session, file.ino(), wanted, name)
+    Ok(finish(call, &session, file.ino(), wanted, name)?)
 }
 
 /// Opens a node that is neither file nor directory: the kernel's, if the store is mounted.
@@ -130,7 +159,7 @@ fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted)
         false => fs.open(&session.cx, attr.ino, access)?,
     }
     let name = (!found.name.is_empty()).then(|| (found.dir.ino(), &found.name[..]));
-    finish(call, session, attr.ino, wanted, name)
+    Ok(finish(call, session, attr.ino, wanted, name)?)
 }
 
 fn create(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
@@ -161,7 +190,7 @@ fn open_made(
         .open(&session.process.permitted()?, made.ino, access);
     session.fs.forget(made.ino, 1);
     opened?;
-    finish(call, session, made.ino, wanted, name)
+    Ok(finish(call, session, made.ino, wanted, name)?)
 }
 
 fn finish(
@@ -170,12 +199,12 @@ fn finish(
     ino: Ino,
     wanted: Wanted,
     name: Option<(Ino, &[u8])>,
-) -> Answer {
+) -> Result<u64> {
     let cloexec = (wanted.flags & O_CLOEXEC) as u32;
     let opened = call.process.open(ino, wanted.kept() | cloexec, name);
     // A description that was made has given the file back itself.
     if opened == Err(Errno::NFILE) {
         session.fs.release(ino);
     }
-    Ok(opened?)
+    opened
 }

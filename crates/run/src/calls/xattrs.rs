@@ -46,7 +46,7 @@ pub(crate) fn call(call: &Call) -> Answer {
     match call.number {
         SYS_fgetxattr | SYS_fsetxattr | SYS_flistxattr | SYS_fremovexattr => {
             let file = call.file(0)?;
-            run(&*file.fs()?, &*call.process.cx()?, file.ino())
+            run(file.fs()?, &*call.process.cx()?, file.ino())
         }
         number => {
             let follow = ![
@@ -57,7 +57,7 @@ pub(crate) fn call(call: &Call) -> Answer {
             ]
             .contains(&number);
             call.at(At::path(0), follow, |session, found| {
-                run(&*session.fs, &session.cx, found.ino()?)
+                run(session.fs, &session.cx, found.ino()?)
             })
         }
     }

@@ -3,7 +3,6 @@
 use super::{LOCAL, REFERS, process};
 use crate::kernel::Result;
 use crate::shared::Description;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use vfs::{Errno, FileSystem, Ino, OpenFlags};
 
@@ -19,7 +18,7 @@ impl File {
     }
 
     /// The file system of this process, which has the file open from now on.
-    pub(crate) fn fs(&self) -> Result<Arc<dyn FileSystem>> {
+    pub(crate) fn fs(&self) -> Result<&'static dyn FileSystem> {
         let process = process();
         let fs = process.fs()?;
         let local = &LOCAL[self.number as usize];

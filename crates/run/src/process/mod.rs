@@ -10,10 +10,12 @@
 //! After a fork other threads do not exist in the child. Calls hold the gate shared and a fork holds it
 //! alone, so that no lock of this library is taken at that moment.
 
+mod callers;
 mod file;
 mod place;
 mod vfork;
 
+pub(crate) use callers::Caller;
 pub(crate) use file::{File, open_flags};
 pub(crate) use place::Working;
 
@@ -23,10 +25,13 @@ use crate::custody::{Custodian, Id};
 use crate::kernel::{self, Result};
 use crate::own::Descriptor;
 use crate::shared::{Backing, DESCRIPTIONS, Reason, Shared};
+use callers::Callers;
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::hash::Hash;
+use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicU32,
+    AtomicBool, AtomicPtr, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -64,10 +69,12 @@ pub(crate) struct Process {
     /// The descriptor of which those of the store are duplicates.
     pub(crate) placeholder: u32,
     pub(crate) backend: &'static dyn Backend,
-    fs: RwLock<Option<Arc<dyn FileSystem>>>,
+    /// The connection, or null. It lasts until the process ends, since threads of the backend use it. A child of a fork
+    /// leaves that of its parent as it is.
+    fs: AtomicPtr<&'static dyn FileSystem>,
+    connecting: Mutex<()>,
     pub(crate) gate: RwLock<()>,
-    /// The caller, if it is known, and how often the user has changed.
-    cx: RwLock<(u64, Option<Arc<Ctx>>)>,
+    callers: Callers,
     users_differ: AtomicBool,
     /// Those of the process itself.
     own_surroundings: Surroundings,
@@ -155,9 +162,10 @@ impl Process {
             memory: start.memory,
             placeholder: start.placeholder,
             backend,
-            fs: RwLock::new(None),
+            fs: AtomicPtr::new(null_mut()),
+            connecting: Mutex::new(()),
             gate: RwLock::new(()),
-            cx: RwLock::default(),
+            callers: Callers::default(),
             users_differ: AtomicBool::new(false),
             own_surroundings: Surroundings::unknown(),
             paths: Paths::default(),
@@ -191,21 +199,24 @@ impl Process {
     }
 
     /// The file system of this process.
-    pub(crate) fn fs(&self) -> Result<Arc<dyn FileSystem>> {
-        let known = self
-            .fs
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        if let Some(fs) = known {
-            return Ok(fs);
+    pub(crate) fn fs(&self) -> Result<&'static dyn FileSystem> {
+        match self.connected() {
+            Some(fs) => Ok(fs),
+            None => self.connect(),
         }
+    }
+
+    #[cold]
+    fn connect(&self) -> Result<&'static dyn FileSystem> {
         if self.is_vfork_child() {
             return Err(Errno::IO);
         }
-        let mut fs = self.fs.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fs) = &*fs {
-            return Ok(fs.clone());
+        let _one_at_a_time = self
+            .connecting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(fs) = self.connected() {
+            return Ok(fs);
         }
         let _quiet = kernel::Quiet::new(); // threads of the backend get no signals of the program
         let connected = self.backend.connect(&self.store).map_err(|error| {
@@ -215,44 +226,36 @@ impl Process {
             );
             Errno::IO
         })?;
-        *fs = Some(connected.clone());
-        Ok(connected)
+        let fs: &'static dyn FileSystem = &**Box::leak(Box::new(connected));
+        self.fs.store(Box::leak(Box::new(fs)), Release);
+        Ok(fs)
     }
 
     /// The file system, if the process has used it.
-    pub(crate) fn connected(&self) -> Option<Arc<dyn FileSystem>> {
-        self.fs
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    pub(crate) fn connected(&self) -> Option<&'static dyn FileSystem> {
+        // SAFETY: the pointer is null or that of a leaked box, which nobody changes.
+        unsafe { self.fs.load(Acquire).as_ref() }.copied()
     }
 
     /// The caller of calls on paths.
-    pub(crate) fn cx(&self) -> Result<Arc<Ctx>> {
+    pub(crate) fn cx(&self) -> Result<Caller> {
         // A child of `vfork` may have another user than its parent, and so may a thread.
         let is_kept = thread().fds.load(Relaxed) == 0 && !self.users_differ.load(Relaxed);
-        let (version, known) = self
-            .cx
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        if let (true, Some(cx)) = (is_kept, known) {
-            return Ok(cx);
+        if let (true, Some(known)) = (is_kept, self.callers.known()) {
+            return Ok(Caller::Kept(known));
         }
+        let changes = self.callers.changes();
         let (uid, gid, groups) = kernel::credentials(false)?;
-        let pid = kernel::process_id();
-        let cx = Arc::new(Ctx {
+        let cx = Ctx {
             gid,
             groups,
-            pid,
+            pid: kernel::process_id(),
             ..Ctx::user(uid, gid)
-        });
-        let mut kept = self.cx.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have changed the user meanwhile.
-        if is_kept && kept.0 == version {
-            kept.1 = Some(cx.clone());
-        }
-        Ok(cx)
+        };
+        Ok(match is_kept {
+            true => Caller::Kept(self.callers.keep(cx, changes)),
+            false => Caller::Own(Box::new(cx)),
+        })
     }
 
     /// The caller of `access`, which asks for the real user.
@@ -279,8 +282,7 @@ impl Process {
 
     /// The process may have another user.
     pub(crate) fn forget_credentials(&self) {
-        let mut kept = self.cx.write().unwrap_or_else(PoisonError::into_inner);
-        *kept = (kept.0 + 1, None);
+        self.callers.forget();
     }
 
     /// The device number of the mount, if the store is mounted.
@@ -378,12 +380,7 @@ impl Process {
         self.alive.store(kernel::process_id(), Relaxed);
         thread().id.store(0, Relaxed);
         // The connection belongs to the parent: it is abandoned, not closed.
-        let inherited = self
-            .fs
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        std::mem::forget(inherited);
+        self.fs.store(null_mut(), Release);
         self.paths.clear();
         self.forget_credentials();
         self.files()
@@ -496,10 +493,8 @@ impl Process {
             return; // a child of `vfork` has no locks
         }
         // Its end drops them, too.
-        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        mapped.remove(&ino);
-        drop(mapped);
-        let removed = self.locks_held().remove(&LockOf::Process(ino));
+        remove_from(&self.mapped, &ino);
+        let removed = remove_from(&self.locks, &LockOf::Process(ino));
         if let Some(fd) = removed {
             crate::own::close(fd);
         }
@@ -515,13 +510,11 @@ impl Process {
         if let (true, Some(fs)) = (refers, self.connected()) {
             fs.release(description.ino());
         }
-        let lock = self.locks_held().remove(&LockOf::Description(number));
+        let lock = remove_from(&self.locks, &LockOf::Description(number));
         if let Some(fd) = lock {
             crate::own::close(fd);
         }
-        let file = self.kernel_files.lock();
-        let file = file.unwrap_or_else(PoisonError::into_inner).remove(&number);
-        drop(file);
+        drop(remove_from(&self.kernel_files, &number));
         self.give_up(number);
     }
 
@@ -573,5 +566,14 @@ impl Process {
     /// The id of the process itself.
     fn id(&self) -> u32 {
         self.alive.load(Relaxed)
+    }
+}
+
+/// Removes an entry of a table that is usually empty, after which the table is free for others.
+fn remove_from<K: Eq + Hash, V>(table: &Mutex<HashMap<K, V>>, key: &K) -> Option<V> {
+    let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
+    match table.is_empty() {
+        true => None,
+        false => table.remove(key),
     }
 }
