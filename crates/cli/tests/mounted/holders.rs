@@ -225,12 +225,16 @@ fn umount_does_not_wait_for_locks_of_others() {
     fs::write(&other, "").unwrap();
     let mut flock = Command::new("flock");
     let script = ["sh", "-c", "echo; exec sleep 600"];
-    let _locked = locks(flock.arg("--exclusive").arg(&other).args(script));
+    flock
+        .args(["--no-fork", "--exclusive"])
+        .arg(&other)
+        .args(script);
+    let _locked = locks(&mut flock);
     let source = format!("fsname={}", other.display());
     place.mount(&["-o", &source]);
     // This one gets its lock when the server ends.
     let mut flock = Command::new("flock");
-    flock.arg("--exclusive").arg(place.image());
+    flock.args(["--no-fork", "--exclusive"]).arg(place.image());
     let next = flock.args(["sleep", "600"]).spawn().unwrap();
     let next = Server::from(next);
     let waits = format!("-> FLOCK  ADVISORY  WRITE {} ", next.pid());
