@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vfs::sync::Mutex;
-use vfs::{Atime, Ctx, Errno, FileSystem, FileSystemLayer, Paths, SystemClock};
+use vfs::{
+    Atime, Attr, Ctx, Errno, FileSystem, FileSystemLayer, Name, OpenFlags, Paths, SystemClock,
+};
 
 /// Options of a client.
 #[derive(Debug, Clone, Copy)]
@@ -207,6 +209,14 @@ impl FileSystemLayer for Client {
             Fs::Protected(fs) => &**fs,
             Fs::Remote(fs) => fs,
         }
+    }
+
+    fn attributes(&self, cx: &Ctx, at: Name<'_>) -> vfs::Result<Option<Attr>> {
+        self.below().attributes(cx, at)
+    }
+
+    fn open_file(&self, cx: &Ctx, at: Name<'_>, flags: OpenFlags) -> vfs::Result<Option<Attr>> {
+        self.below().open_file(cx, at, flags)
     }
 }
 

@@ -51,16 +51,12 @@ pub trait FileSystem: Send + Sync {
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
     /// Returns the attributes of the inode of a name, as [`lookup`](Self::lookup) and [`forget`](Self::forget) would,
     /// in one step. `None`: only these calls can do it now.
-    ///
-    /// A layer that changes `lookup` changes this, too.
     fn attributes(&self, _cx: &Ctx, _at: Name<'_>) -> Result<Option<Attr>> {
         Ok(None)
     }
 
     /// Opens a regular file by its name, as [`lookup`](Self::lookup), [`open`](Self::open) and
     /// [`forget`](Self::forget) would, in one step. `None`: it is of another kind, or only these calls can do it now.
-    ///
-    /// A layer that changes one of them changes this, too.
     fn open_file(&self, _cx: &Ctx, _at: Name<'_>, _flags: OpenFlags) -> Result<Option<Attr>> {
         Ok(None)
     }

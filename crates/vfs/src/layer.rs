@@ -9,8 +9,8 @@ use crate::{
 /// Declares [`FileSystemLayer`] and makes each layer a [`FileSystem`].
 macro_rules! layer {
     ($(fn $method:ident(&self $(, $arg:ident: $type:ty)* $(,)?) $(-> $result:ty)?;)*) => {
-        /// A file system that stands on another one. Each method forwards to the file system
-        /// below; a layer overrides those that it changes. The provided methods of
+        /// A file system that stands on another one. Each method but two forwards to the file
+        /// system below; a layer overrides those that it changes. The provided methods of
         /// [`FileSystem`] end in these. Every layer is a [`FileSystem`].
         #[allow(clippy::missing_errors_doc)] // as for `FileSystem`
         pub trait FileSystemLayer: Send + Sync {
@@ -22,13 +22,28 @@ macro_rules! layer {
                     self.below().$method($($arg),*)
                 }
             )*
+            /// As [`FileSystem::attributes`]. Not forwarded, since a layer may change the calls for which it stands.
+            fn attributes(&self, _cx: &Ctx, _at: Name<'_>) -> Result<Option<Attr>> {
+                Ok(None)
+            }
+            /// As [`FileSystem::open_file`]. Not forwarded either.
+            fn open_file(&self, _cx: &Ctx, _at: Name<'_>, _flags: OpenFlags) -> Result<Option<Attr>> {
+                Ok(None)
+            }
         }
 
         impl<L: FileSystemLayer> FileSystem for L {$(
             fn $method(&self $(, $arg: $type)*) $(-> $result)? {
                 FileSystemLayer::$method(self $(, $arg)*)
             }
-        )*}
+        )*
+            fn attributes(&self, cx: &Ctx, at: Name<'_>) -> Result<Option<Attr>> {
+                FileSystemLayer::attributes(self, cx, at)
+            }
+            fn open_file(&self, cx: &Ctx, at: Name<'_>, flags: OpenFlags) -> Result<Option<Attr>> {
+                FileSystemLayer::open_file(self, cx, at, flags)
+            }
+        }
     };
 }
 
@@ -38,8 +53,6 @@ layer! {
     fn audit(&self) -> Vec<Finding>;
     fn paths_version(&self) -> Option<u64>;
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
-    fn attributes(&self, cx: &Ctx, at: Name<'_>) -> Result<Option<Attr>>;
-    fn open_file(&self, cx: &Ctx, at: Name<'_>, flags: OpenFlags) -> Result<Option<Attr>>;
     fn by_number(&self, ino: Ino) -> Result<Attr>;
     fn forget(&self, ino: Ino, count: u64);
     fn getattr(&self, cx: &Ctx, ino: Ino) -> Result<Attr>;

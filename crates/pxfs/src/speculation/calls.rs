@@ -69,19 +69,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if cx.checked || self.records_opens(flags) {
             return Ok(None);
         }
-        let opened = self.fs.shared(|| {
+        self.fs.shared(|| {
             let found = self.fs.look_up(self.overlay(), cx, at)?;
             if found.attr.kind != FileType::Regular || !may_read(found.attr.ino) {
                 return Ok(None);
             }
             perm::may_open(cx, &found.attr, flags)?;
             self.fs.refer(found.object);
+            self.tell_path(at, found.attr.ino);
             Ok(Some(found.attr))
-        })?;
-        if let Some(attr) = &opened {
-            self.tell_path(at, attr.ino);
-        }
-        Ok(opened)
+        })
     }
 
     /// Whether the service is to hold an object that has lost a name.
@@ -145,9 +142,13 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
     }
 
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
-        let attr = self.fs.lookup(cx, dir, name)?;
-        self.tell_path(Name::new(dir, name), attr.ino);
-        Ok(attr)
+        let at = Name::new(dir, name);
+        self.fs.shared(|| {
+            let found = self.fs.look_up(self.overlay(), cx, at)?;
+            self.fs.refer(found.object);
+            self.tell_path(at, found.attr.ino);
+            Ok(found.attr)
+        })
     }
 
     fn attributes(&self, cx: &Ctx, at: Name<'_>) -> Result<Option<Attr>> {
