@@ -27,6 +27,8 @@ const REACH: usize = (1 << 31) - (1 << 28);
 struct Text {
     start: usize,
     bytes: usize,
+    /// Offsets of functions, in order. There are none if the object has no table of them.
+    starts: Vec<u32>,
     /// The object's build id and the segment as one number; 0 if it has none.
     key: u64,
 }
@@ -79,16 +81,46 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
         header.p_type == libc::PT_LOAD
             && header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R
     };
+    let frames = headers
+        .iter()
+        .find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+    let starts = frames.map_or_else(Vec::new, |header| {
+        let at = (info.dlpi_addr + header.p_vaddr) as usize;
+        // SAFETY: as for the notes.
+        let table = unsafe { std::slice::from_raw_parts(at as *const u8, header.p_memsz as usize) };
+        function_starts(table, at).unwrap_or_default()
+    });
     for header in headers.iter().filter(is_text) {
+        let (start, bytes) = (info.dlpi_addr + header.p_vaddr, header.p_filesz);
+        let offsets = starts.iter().map(|at| (*at as u64).wrapping_sub(start));
         texts.push(Text {
-            start: (info.dlpi_addr + header.p_vaddr) as usize,
-            bytes: header.p_filesz as usize,
+            start: start as usize,
+            bytes: bytes as usize,
+            starts: offsets
+                .filter(|at| *at < bytes)
+                .filter_map(|at| u32::try_from(at).ok())
+                .collect(),
             key: id.map_or(0, |id| {
                 id ^ header.p_vaddr.rotate_left(32) ^ header.p_filesz
             }),
         });
     }
     0
+}
+
+/// The addresses of functions in the table `.eh_frame_hdr`, which lies at `at`: the Linux Standard Base describes it. `None`
+/// for one of another form than linkers make. Sorted.
+fn function_starts(table: &[u8], at: usize) -> Option<Vec<usize>> {
+    /// Version; encodings of the pointer to the frames, of the count (32 bits) and of the entries, which are two distances of
+    /// 32 bits from the table.
+    const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+    let entries = table.strip_prefix(&FORM)?.get(8..)?;
+    let word = |bytes: &[u8]| Some(i32::from_ne_bytes(*bytes.first_chunk()?));
+    let count = word(&table[8..])? as u32 as usize;
+    let entries = entries.chunks_exact(8).take(count);
+    let starts = entries.filter_map(|entry| at.checked_add_signed(word(entry)? as isize));
+    let starts: Vec<usize> = starts.collect();
+    starts.is_sorted().then_some(starts)
 }
 
 /// The first 8 bytes of the build id (a digest) among notes.
@@ -117,7 +149,7 @@ impl Text {
         let sites = match shared.sites(self.key).filter(|_| self.key != 0) {
             Some(sites) => sites,
             None => {
-                let found = sites::find(self.code());
+                let found = sites::find(self.code(), &self.starts);
                 if self.key != 0 {
                     shared.keep_sites(self.key, &found);
                 }
@@ -225,4 +257,22 @@ fn protect(start: usize, bytes: usize, protection: c_int) -> Result<()> {
     let args = [start as u64, bytes as u64, protection as u64, 0, 0, 0];
     // SAFETY: the memory is an island, or code that stays executable while it is written.
     kernel::result(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part of the functions has all sites.
+    #[test]
+    fn functions_of_an_object_are_decoded_as_its_whole_code() {
+        let mut has_libc = false;
+        for text in texts() {
+            assert!(text.starts.is_sorted());
+            let some = sites::find(text.code(), &text.starts);
+            assert_eq!(some, sites::find(text.code(), &[]));
+            has_libc |= some.sites.len() > 400 && text.starts.len() > 1000;
+        }
+        assert!(has_libc, "no object has the functions of libc");
+    }
 }

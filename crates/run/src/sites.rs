@@ -8,13 +8,13 @@
 //! 3. No branch of the code leads into its replaced bytes, except to its first one. A branch to the
 //!    `syscall` of a site whose jump ends before it is harmless: it executes the instruction itself.
 //!
-//! Code is decoded from its start to its end. Data inside code could hide an instruction; compilers put
+//! Functions with a `syscall` are decoded from their start to their end. Data inside code could hide an instruction; compilers put
 //! none there. Targets of computed jumps are unknown; no compiler computes one into the middle of a call.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
-use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Bytes of a jump with a distance of 32 bits.
 pub(crate) const JUMP_BYTES: usize = 5;
@@ -24,6 +24,10 @@ pub(crate) const MAX_BYTES: usize = 24;
 const NEIGHBOURS: usize = 4;
 /// Instructions before the `syscall` among which its number is looked for.
 const MEMORY: usize = 10;
+/// Bytes on each side of a `syscall` in which its neighbours are, and all short branches to them.
+const AROUND: usize = 512;
+// No instruction has more than 15 bytes, and a short branch leads at most 128 further.
+const _: () = assert!((MEMORY + NEIGHBOURS) * 15 + 128 + 15 <= AROUND);
 
 /// A `syscall` with the neighbours that move with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,14 +59,20 @@ struct Call {
     after: Vec<Instruction>,
 }
 
-/// Finds the sites of `code`.
-pub(crate) fn find(code: &[u8]) -> Found {
+/// Finds the sites of `code`. `starts`: offsets of functions, in order. Only functions with a `syscall`, and those beside
+/// them, are decoded.
+pub(crate) fn find(code: &[u8], starts: &[u32]) -> Found {
     let mut found = Found::default();
-    if !code.windows(2).any(|pair| pair == [0x0f, 0x05]) {
+    let places: Vec<usize> = memchr::memmem::find_iter(code, &[0x0f, 0x05]).collect();
+    if places.is_empty() {
         return found;
     }
-    let (calls, targets) = decode(code);
-    for call in calls {
+    let mut decoded = Decoded::default();
+    for part in parts(code.len(), starts, &places) {
+        decoded.add(code, part);
+    }
+    let targets = decoded.near(code);
+    for call in decoded.calls {
         match site(&call, &targets) {
             Some(site) => found.sites.push(site),
             None => found.unmovable += 1,
@@ -71,41 +81,91 @@ pub(crate) fn find(code: &[u8]) -> Found {
     found
 }
 
-/// All `syscall` instructions, and the targets of all branches, in order.
-fn decode(code: &[u8]) -> (Vec<Call>, Vec<u64>) {
-    let mut calls: Vec<Call> = Vec::new();
-    let mut targets = Vec::new();
-    let mut recent = VecDeque::with_capacity(MEMORY + 1);
-    let mut open = 0; // calls at the end of the list that still lack neighbours
-    for instruction in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
-        for call in calls.iter_mut().rev().take(open) {
-            call.after.push(instruction);
-        }
-        open = calls
-            .iter()
-            .rev()
-            .take(open)
-            .filter(|call| call.after.len() < NEIGHBOURS)
-            .count();
-        if instruction.code() == Code::Syscall {
-            calls.push(Call {
-                before: recent.iter().copied().collect(),
-                syscall: instruction,
-                after: Vec::new(),
-            });
-            open += 1;
-        }
-        if is_branch(&instruction) {
-            targets.push(instruction.near_branch_target());
-        }
-        recent.push_back(instruction);
-        if recent.len() > MEMORY {
-            recent.pop_front();
+/// Runs of whole functions that have the places and [`AROUND`] bytes on both sides.
+fn parts(code_bytes: usize, starts: &[u32], places: &[usize]) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    for place in places {
+        let before = starts.partition_point(|start| *start as usize + AROUND <= *place);
+        let after = starts.partition_point(|start| (*start as usize) < *place + AROUND);
+        let start = before.checked_sub(1).map_or(0, |n| starts[n] as usize);
+        let end = starts
+            .get(after)
+            .map_or(code_bytes, |start| *start as usize);
+        match parts.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => parts.push(start..end),
         }
     }
-    targets.sort_unstable();
-    targets.dedup();
-    (calls, targets)
+    parts
+}
+
+/// Calls and branches of the decoded parts of a code.
+#[derive(Default)]
+struct Decoded {
+    calls: Vec<Call>,
+    /// Targets of branches.
+    targets: Vec<u64>,
+}
+
+impl Decoded {
+    /// Decodes a part.
+    fn add(&mut self, code: &[u8], part: Range<usize>) {
+        let calls = &mut self.calls;
+        let mut recent = [Instruction::default(); MEMORY];
+        let mut open = 0; // calls at the end of the list that still lack neighbours
+        let ip = part.start as u64;
+        let decoder = Decoder::with_ip(64, &code[part], ip, DecoderOptions::NONE);
+        for (count, next) in decoder.into_iter().enumerate() {
+            let place = count % MEMORY; // of the oldest one
+            if open > 0 {
+                let last = calls.len() - open;
+                let open_calls = calls[last..].iter_mut();
+                open_calls.for_each(|call| call.after.push(next));
+                let lacks = |call: &&Call| call.after.len() < NEIGHBOURS;
+                open = calls[last..].iter().filter(lacks).count();
+            }
+            if next.code() == Code::Syscall {
+                let (newer, older) = recent.split_at(place);
+                let before = older.iter().chain(newer);
+                calls.push(Call {
+                    before: before.skip(MEMORY.saturating_sub(count)).copied().collect(),
+                    syscall: next,
+                    after: Vec::new(),
+                });
+                open += 1;
+            }
+            if is_branch(&next) {
+                self.targets.push(next.near_branch_target());
+            }
+            recent[place] = next;
+        }
+    }
+
+    /// The targets of branches near the calls, in order. A branch from elsewhere has a distance of 32 bits after the bytes
+    /// of its operation. Other bytes may look like one: then a target is too much, and a site may be given up.
+    fn near(&self, code: &[u8]) -> Vec<u64> {
+        let mut is_near = vec![false; code.len() / AROUND + 3];
+        for call in &self.calls {
+            let block = call.syscall.ip() as usize / AROUND;
+            is_near[block.saturating_sub(1)..block + 2].fill(true);
+        }
+        let is_near = |target: &u64| is_near.get(*target as usize / AROUND) == Some(&true);
+        let calls_and_jumps = memchr::memchr2_iter(0xe8, 0xe9, code).map(|at| at + 1);
+        let conditional = memchr::memchr_iter(0x0f, code)
+            .filter(|at| code.get(at + 1).is_some_and(|byte| byte & 0xf0 == 0x80))
+            .map(|at| at + 2);
+        let transactions = memchr::memmem::find_iter(code, &[0xc7, 0xf8]).map(|at| at + 2);
+        let distances = calls_and_jumps.chain(conditional).chain(transactions);
+        let far = distances.filter_map(|at| {
+            let distance = i32::from_le_bytes(*code.get(at..)?.first_chunk()?);
+            (at as u64 + 4).checked_add_signed(distance.into())
+        });
+        let all = self.targets.iter().copied().chain(far);
+        let mut targets: Vec<u64> = all.filter(is_near).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    }
 }
 
 fn is_branch(instruction: &Instruction) -> bool {
@@ -204,7 +264,7 @@ mod tests {
     const RETURN: [u8; 1] = [0xc3];
 
     fn only(parts: &[&[u8]]) -> Found {
-        find(&parts.concat())
+        find(&parts.concat(), &[])
     }
 
     fn site(start: u32, before: u8, after: u8, number: u16) -> Found {
