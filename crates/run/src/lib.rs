@@ -58,18 +58,19 @@
 //! its loader. The places in an object are found once for each run of a command, and are known to all its
 //! processes by the object's build id.
 //!
-//! Measured on the same machine, with PXFS in the process, in ns:
+//! Measured on another machine with a client of a service, in ns. Times differ by a half from run to run; each row is of
+//! one run:
 //!
-//! | call | kernel | under `run`, not on the store | tmpfs | store |
-//! |---|---|---|---|---|
-//! | `getppid` | 170 | 168 | | |
-//! | `read` of 1 byte | 212 to 276 | 212 | 471 | 257 |
-//! | `stat` | 1033 | 996 | 1164 | 532 |
-//! | `open`, `close` | 2061 | 2124 | 2156 | 1527 |
-//! | `open`, `read` of 4 KiB, `close` | | | 2889 | 1865 |
+//! | call | tmpfs | tmpfs under `run` | store |
+//! |---|---|---|---|
+//! | `getppid` | 162 | 160 | |
+//! | `pread` of 1 byte | 348 | 361 | 540 |
+//! | `stat` | 1062 | 1161 | 937 |
+//! | `open`, `close` | 1059 | 1114 | 1745 |
+//! | `open`, `read` of 4 KiB, `close` | 2599 | 2627 | 3449 |
 //!
-//! The start of a process takes longer: 1.02 ms instead of 0.52 ms for `/bin/true`. Loading the library takes
-//! 0.19 ms of it. The rest are copies of the pages in which instructions are replaced.
+//! The start of a process takes longer: 1.6 ms instead of 0.65 ms for `/bin/true` from a shell. Parts of it are the library,
+//! and copies of the pages in which instructions are replaced.
 #![warn(unreachable_pub)]
 #![allow(non_upper_case_globals)] // numbers of system calls in patterns
 
