@@ -15,6 +15,7 @@ use crate::raw;
 use crate::shared::Shared;
 use crate::sites::{self, ANY, JUMP_BYTES, Site};
 use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
 
 /// Room for a trampoline: 28 bytes and those of its site.
 const ROOM: usize = 64;
@@ -27,8 +28,10 @@ const REACH: usize = (1 << 31) - (1 << 28);
 struct Text {
     start: usize,
     bytes: usize,
-    /// Offsets of functions, in order. There are none if the object has no table of them.
-    starts: Vec<u32>,
+    /// The table of the object's functions, if there is one.
+    table: Option<Table>,
+    /// Whether the segment begins with the file, so that it has data, too.
+    has_data: bool,
     /// The object's build id and the segment as one number; 0 if it has none.
     key: u64,
 }
@@ -81,25 +84,24 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
         header.p_type == libc::PT_LOAD
             && header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R
     };
-    let frames = headers
+    let table = headers
         .iter()
-        .find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
-    let starts = frames.map_or_else(Vec::new, |header| {
-        let at = (info.dlpi_addr + header.p_vaddr) as usize;
-        // SAFETY: as for the notes.
-        let table = unsafe { std::slice::from_raw_parts(at as *const u8, header.p_memsz as usize) };
-        function_starts(table, at).unwrap_or_default()
-    });
+        .find(|header| header.p_type == libc::PT_GNU_EH_FRAME)
+        .and_then(|table| {
+            let segment = headers.iter().find(|loaded| has_loaded(loaded, table))?;
+            let address = |offset: u64| (info.dlpi_addr + offset) as usize;
+            Some(Table {
+                at: address(table.p_vaddr),
+                bytes: table.p_memsz as usize,
+                loaded: address(segment.p_vaddr)..address(segment.p_vaddr + segment.p_filesz),
+            })
+        });
     for header in headers.iter().filter(is_text) {
-        let (start, bytes) = (info.dlpi_addr + header.p_vaddr, header.p_filesz);
-        let offsets = starts.iter().map(|at| (*at as u64).wrapping_sub(start));
         texts.push(Text {
-            start: start as usize,
-            bytes: bytes as usize,
-            starts: offsets
-                .filter(|at| *at < bytes)
-                .filter_map(|at| u32::try_from(at).ok())
-                .collect(),
+            start: (info.dlpi_addr + header.p_vaddr) as usize,
+            bytes: header.p_filesz as usize,
+            table: table.clone(),
+            has_data: header.p_offset == 0,
             key: id.map_or(0, |id| {
                 id ^ header.p_vaddr.rotate_left(32) ^ header.p_filesz
             }),
@@ -108,19 +110,63 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
     0
 }
 
-/// The addresses of functions in the table `.eh_frame_hdr`, which lies at `at`: the Linux Standard Base describes it. `None`
-/// for one of another form than linkers make. Sorted.
-fn function_starts(table: &[u8], at: usize) -> Option<Vec<usize>> {
-    /// Version; encodings of the pointer to the frames, of the count (32 bits) and of the entries, which are two distances of
-    /// 32 bits from the table.
-    const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
-    let entries = table.strip_prefix(&FORM)?.get(8..)?;
-    let word = |bytes: &[u8]| Some(i32::from_ne_bytes(*bytes.first_chunk()?));
-    let count = word(&table[8..])? as u32 as usize;
-    let entries = entries.chunks_exact(8).take(count);
-    let starts = entries.filter_map(|entry| at.checked_add_signed(word(entry)? as isize));
-    let starts: Vec<usize> = starts.collect();
-    starts.is_sorted().then_some(starts)
+/// Whether a segment is readable, and has the bytes of another one from its file.
+fn has_loaded(segment: &libc::Elf64_Phdr, other: &libc::Elf64_Phdr) -> bool {
+    let end = |header: &libc::Elf64_Phdr, bytes: u64| header.p_vaddr.saturating_add(bytes);
+    segment.p_type == libc::PT_LOAD
+        && segment.p_flags & libc::PF_R != 0
+        && segment.p_vaddr <= other.p_vaddr
+        && end(other, other.p_memsz) <= end(segment, segment.p_filesz)
+}
+
+/// The table `.eh_frame_hdr` of an object, and the loaded memory around it, with the frames to which it leads. The Linux
+/// Standard Base describes both.
+#[derive(Debug, Clone)]
+struct Table {
+    at: usize,
+    bytes: usize,
+    loaded: Range<usize>,
+}
+
+impl Table {
+    /// The addresses of functions, sorted by their starts. `None` for a table of another form than linkers make.
+    fn functions(&self) -> Option<Vec<Range<usize>>> {
+        /// Version; encodings of the pointer to the frames, of the count (32 bits) and of the entries, which are two
+        /// distances of 32 bits from the table.
+        const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+        let table = self.read(self.at, self.bytes)?;
+        let entries = table.strip_prefix(&FORM)?.get(8..)?;
+        let count = number(&table[8..])? as u32 as usize;
+        let entries = entries.chunks_exact(8).take(count);
+        let functions: Vec<Range<usize>> =
+            entries.filter_map(|entry| self.function(entry)).collect();
+        functions
+            .is_sorted_by_key(|one| one.start)
+            .then_some(functions)
+    }
+
+    /// The function of an entry, whose frame says how long it is.
+    fn function(&self, entry: &[u8]) -> Option<Range<usize>> {
+        let start = self.at.checked_add_signed(number(entry)? as isize)?;
+        let frame = self.at.checked_add_signed(number(&entry[4..])? as isize)?;
+        // After its length and its common part: a distance to the start, and the bytes of the function.
+        let [place, bytes] = [8, 12].map(|skip| frame.checked_add(skip));
+        let distance = number(self.read(place?, 4)?)?;
+        let bytes = number(self.read(bytes?, 4)?)? as u32 as usize;
+        let is_same = place?.checked_add_signed(distance as isize) == Some(start);
+        is_same.then(|| start..start.saturating_add(bytes))
+    }
+
+    fn read(&self, at: usize, bytes: usize) -> Option<&[u8]> {
+        let end = at.checked_add(bytes)?;
+        let is_loaded = self.loaded.start <= at && end <= self.loaded.end;
+        // SAFETY: these bytes of the object are loaded, can be read, and nobody changes them.
+        is_loaded.then(|| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) })
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<i32> {
+    Some(i32::from_ne_bytes(*bytes.first_chunk()?))
 }
 
 /// The first 8 bytes of the build id (a digest) among notes.
@@ -149,7 +195,7 @@ impl Text {
         let sites = match shared.sites(self.key).filter(|_| self.key != 0) {
             Some(sites) => sites,
             None => {
-                let found = sites::find(self.code(), &self.starts);
+                let found = sites::find(self.code(), &self.functions());
                 if self.key != 0 {
                     shared.keep_sites(self.key, &found);
                 }
@@ -164,6 +210,23 @@ impl Text {
         match sites.is_empty() {
             true => Ok(()),
             false => self.replace(&sites),
+        }
+    }
+
+    /// Offsets of the functions, in order. Without a table, all is one, unless there are data beside it.
+    fn functions(&self) -> Vec<Range<u32>> {
+        let offset = |at: usize| u32::try_from(at.checked_sub(self.start)?).ok();
+        match self.table.as_ref().and_then(Table::functions) {
+            Some(functions) => functions
+                .into_iter()
+                .filter(|one| one.end <= self.start + self.bytes)
+                .filter_map(|one| Some(offset(one.start)?..offset(one.end)?))
+                .collect(),
+            None if self.has_data => Vec::new(),
+            None => {
+                let end = offset(self.start + self.bytes);
+                end.map(|end| 0..end).into_iter().collect()
+            }
         }
     }
 
@@ -263,15 +326,20 @@ fn protect(start: usize, bytes: usize, protection: c_int) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A part of the functions has all sites.
+    /// Functions with a call and those beside them are enough for all sites of libc, and no other object has more.
     #[test]
     fn functions_of_an_object_are_decoded_as_its_whole_code() {
         let mut has_libc = false;
         for text in texts() {
-            assert!(text.starts.is_sorted());
-            let some = sites::find(text.code(), &text.starts);
-            assert_eq!(some, sites::find(text.code(), &[]));
-            has_libc |= some.sites.len() > 400 && text.starts.len() > 1000;
+            let functions = text.functions();
+            let some = sites::find(text.code(), &functions);
+            let whole = 0..text.bytes as u32;
+            let all = sites::find(text.code(), std::slice::from_ref(&whole));
+            assert!(some.sites.len() <= all.sites.len());
+            if functions.len() > 1000 && some.sites.len() > 400 {
+                has_libc = true;
+                assert_eq!(some, all);
+            }
         }
         assert!(has_libc, "no object has the functions of libc");
     }

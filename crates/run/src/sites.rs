@@ -8,8 +8,9 @@
 //! 3. No branch of the code leads into its replaced bytes, except to its first one. A branch to the
 //!    `syscall` of a site whose jump ends before it is harmless: it executes the instruction itself.
 //!
-//! Functions with a `syscall` are decoded from their start to their end. Data inside code could hide an instruction; compilers put
-//! none there. Targets of computed jumps are unknown; no compiler computes one into the middle of a call.
+//! Functions with a `syscall` are decoded from their start to their end. Bytes outside of functions can be data, which may
+//! look like a call: those of libcrypto do, and linkers can put constants into the segment of the code. They stay as they
+//! are. Targets of computed jumps are unknown; no compiler computes one into the middle of a call.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
@@ -24,6 +25,8 @@ pub(crate) const MAX_BYTES: usize = 24;
 const NEIGHBOURS: usize = 4;
 /// Instructions before the `syscall` among which its number is looked for.
 const MEMORY: usize = 10;
+/// Bytes after the end of a function in which its `syscall` can be.
+const BEYOND: usize = 16;
 /// Bytes on each side of a `syscall` in which its neighbours are, and all short branches to them.
 const AROUND: usize = 512;
 // No instruction has more than 15 bytes, and a short branch leads at most 128 further.
@@ -59,19 +62,27 @@ struct Call {
     after: Vec<Instruction>,
 }
 
-/// Finds the sites of `code`. `starts`: offsets of functions, in order. Only functions with a `syscall`, and those beside
-/// them, are decoded.
-pub(crate) fn find(code: &[u8], starts: &[u32]) -> Found {
+/// Finds the sites of the functions of `code`, which are in the order of their starts. Only those with a `syscall`, and those
+/// beside them, are decoded. Other bytes may be data.
+pub(crate) fn find(code: &[u8], functions: &[Range<u32>]) -> Found {
     let mut found = Found::default();
-    let places: Vec<usize> = memchr::memmem::find_iter(code, &[0x0f, 0x05]).collect();
-    if places.is_empty() {
+    let (Some(first), Some(last)) = (functions.first(), functions.last()) else {
         return found;
-    }
+    };
+    let Some(code) = code.get(..code.len().min(last.end as usize + BEYOND)) else {
+        return found;
+    };
+    let mut places: Vec<usize> = memchr::memmem::find_iter(code, &[0x0f, 0x05]).collect();
+    places.retain(|place| end_before(functions, *place).is_some_and(|end| *place < end + BEYOND));
     let mut decoded = Decoded::default();
-    for part in parts(code.len(), starts, &places) {
+    for part in parts(code.len(), functions, &places) {
         decoded.add(code, part);
     }
-    let targets = decoded.near(code);
+    decoded.calls.retain(|call| is_code(functions, call));
+    if decoded.calls.is_empty() {
+        return found;
+    }
+    let targets = decoded.near(code, first.start as usize, functions);
     for call in decoded.calls {
         match site(&call, &targets) {
             Some(site) => found.sites.push(site),
@@ -81,19 +92,45 @@ pub(crate) fn find(code: &[u8], starts: &[u32]) -> Found {
     found
 }
 
-/// Runs of whole functions that have the places and [`AROUND`] bytes on both sides.
-fn parts(code_bytes: usize, starts: &[u32], places: &[usize]) -> Vec<Range<usize>> {
+/// The end of the last function that begins at the offset or before it.
+fn end_before(functions: &[Range<u32>], at: usize) -> Option<usize> {
+    let after = functions.partition_point(|function| function.start as usize <= at);
+    let before = after.checked_sub(1)?;
+    Some(functions[before].end as usize)
+}
+
+/// Whether a call is inside of a function, or its code goes on to it: libc says that `clone` ends before its `syscall`. Bytes
+/// after the end of other functions can be data.
+fn is_code(functions: &[Range<u32>], call: &Call) -> bool {
+    let at = call.syscall.ip() as usize;
+    end_before(functions, at).is_some_and(|end| {
+        let mut beyond = call.before.iter().rev();
+        let goes_on = |one: &Instruction| one.flow_control() == FlowControl::Next;
+        let is_last = |one: &&Instruction| one.next_ip() as usize <= end;
+        at < end
+            || at < end + BEYOND
+                && beyond
+                    .find(|one| is_last(one) || !goes_on(one))
+                    .is_some_and(goes_on)
+    })
+}
+
+/// Runs of whole functions that have the places, which are after the start of one, and [`AROUND`] bytes on both sides.
+fn parts(code_bytes: usize, functions: &[Range<u32>], places: &[usize]) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     for place in places {
-        let before = starts.partition_point(|start| *start as usize + AROUND <= *place);
-        let after = starts.partition_point(|start| (*start as usize) < *place + AROUND);
-        let start = before.checked_sub(1).map_or(0, |n| starts[n] as usize);
-        let end = starts
-            .get(after)
-            .map_or(code_bytes, |start| *start as usize);
+        let start = |n: usize| functions[n].start as usize;
+        let before = functions.partition_point(|one| one.start as usize + AROUND <= *place);
+        let after = functions.partition_point(|one| (one.start as usize) < *place + AROUND);
+        let begin = start(before.saturating_sub(1));
+        let end = match after < functions.len() {
+            true => start(after),
+            false => code_bytes,
+        };
+        let end = end.min(code_bytes);
         match parts.last_mut() {
-            Some(last) if start <= last.end => last.end = last.end.max(end),
-            _ => parts.push(start..end),
+            Some(last) if begin <= last.end => last.end = last.end.max(end),
+            _ => parts.push(begin..end),
         }
     }
     parts
@@ -124,7 +161,8 @@ impl Decoded {
                 let lacks = |call: &&Call| call.after.len() < NEIGHBOURS;
                 open = calls[last..].iter().filter(lacks).count();
             }
-            if next.code() == Code::Syscall {
+            // One with a prefix has more bytes, which no trampoline expects.
+            if next.code() == Code::Syscall && next.len() == 2 {
                 let (newer, older) = recent.split_at(place);
                 let before = older.iter().chain(newer);
                 calls.push(Call {
@@ -141,26 +179,28 @@ impl Decoded {
         }
     }
 
-    /// The targets of branches near the calls, in order. A branch from elsewhere has a distance of 32 bits after the bytes
+    /// The targets of branches near the calls, in order, and functions, to which pointers may lead. A branch from elsewhere has a distance of 32 bits after the bytes
     /// of its operation. Other bytes may look like one: then a target is too much, and a site may be given up.
-    fn near(&self, code: &[u8]) -> Vec<u64> {
+    fn near(&self, code: &[u8], first: usize, functions: &[Range<u32>]) -> Vec<u64> {
         let mut is_near = vec![false; code.len() / AROUND + 3];
         for call in &self.calls {
             let block = call.syscall.ip() as usize / AROUND;
             is_near[block.saturating_sub(1)..block + 2].fill(true);
         }
         let is_near = |target: &u64| is_near.get(*target as usize / AROUND) == Some(&true);
-        let calls_and_jumps = memchr::memchr2_iter(0xe8, 0xe9, code).map(|at| at + 1);
-        let conditional = memchr::memchr_iter(0x0f, code)
-            .filter(|at| code.get(at + 1).is_some_and(|byte| byte & 0xf0 == 0x80))
+        let all = &code[first..];
+        let calls_and_jumps = memchr::memchr2_iter(0xe8, 0xe9, all).map(|at| at + 1);
+        let conditional = memchr::memchr_iter(0x0f, all)
+            .filter(|at| all.get(at + 1).is_some_and(|byte| byte & 0xf0 == 0x80))
             .map(|at| at + 2);
-        let transactions = memchr::memmem::find_iter(code, &[0xc7, 0xf8]).map(|at| at + 2);
+        let transactions = memchr::memmem::find_iter(all, &[0xc7, 0xf8]).map(|at| at + 2);
         let distances = calls_and_jumps.chain(conditional).chain(transactions);
         let far = distances.filter_map(|at| {
-            let distance = i32::from_le_bytes(*code.get(at..)?.first_chunk()?);
-            (at as u64 + 4).checked_add_signed(distance.into())
+            let distance = i32::from_le_bytes(*all.get(at..)?.first_chunk()?);
+            ((first + at) as u64 + 4).checked_add_signed(distance.into())
         });
         let all = self.targets.iter().copied().chain(far);
+        let all = all.chain(functions.iter().map(|one| u64::from(one.start)));
         let mut targets: Vec<u64> = all.filter(is_near).collect();
         targets.sort_unstable();
         targets.dedup();
@@ -252,6 +292,8 @@ fn number(call: &Call, targets: &[u64]) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::single_range_in_vec_init)] // one function
+
     use super::*;
 
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -263,8 +305,12 @@ mod tests {
     const COMPARE: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
     const RETURN: [u8; 1] = [0xc3];
 
+    fn whole(code: &[u8]) -> Found {
+        find(code, &[0..code.len() as u32])
+    }
+
     fn only(parts: &[&[u8]]) -> Found {
-        find(&parts.concat(), &[])
+        whole(&parts.concat())
     }
 
     fn site(start: u32, before: u8, after: u8, number: u16) -> Found {
@@ -306,6 +352,35 @@ mod tests {
         let to_syscall = [0xeb, 0];
         let found = only(&[&to_syscall, &SYSCALL, &COMPARE, &RETURN]);
         assert_eq!(found, site(2, 0, 6, ANY));
+    }
+
+    #[test]
+    fn a_jump_does_not_reach_into_the_next_function() {
+        let code = [&CLEAR[..], &SYSCALL, &COMPARE, &RETURN].concat();
+        assert_eq!(whole(&code), site(2, 0, 6, 0));
+        let unmovable = Found {
+            sites: Vec::new(),
+            unmovable: 1,
+        };
+        assert_eq!(find(&code, &[0..4, 4..11]), unmovable);
+    }
+
+    #[test]
+    fn data_beside_functions_are_left_alone() {
+        let code = [&SET[..], &SYSCALL, &RETURN].concat();
+        let data = [&code[..], &code, &code].concat();
+        assert_eq!(find(&data, &[8..16]), site(8, 5, 0, 1));
+        assert_eq!(find(&data, &[]), Found::default());
+        // The code goes on after the end of the function, or not.
+        assert_eq!(find(&data, &[8..13]), site(8, 5, 0, 1));
+        let data = [&RETURN[..], &SET, &SYSCALL, &RETURN].concat();
+        assert_eq!(find(&data, &[0..1]), Found::default());
+    }
+
+    #[test]
+    fn a_call_with_a_prefix_stays() {
+        let found = only(&[&SET, &[0x48], &SYSCALL, &RETURN]);
+        assert_eq!(found, Found::default());
     }
 
     #[test]

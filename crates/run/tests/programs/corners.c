@@ -383,6 +383,17 @@ static void numbers(void)
     close(dir);
 }
 
+/* Data among the code, as libcrypto has them, that look like a call. */
+__asm__(".text\n"
+        "looks_like_a_call: .byte 0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xc3, 0, 0, 0, 0, 0, 0, 0, 0\n");
+extern const unsigned char looks_like_a_call[16];
+
+static void data(void)
+{
+    for (int n = 0; n < 16; n++)
+        SHOW(looks_like_a_call[n]);
+}
+
 int main(int count, char **arguments)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -396,5 +407,6 @@ int main(int count, char **arguments)
     threads();
     directly();
     numbers();
+    data();
     return 0;
 }
