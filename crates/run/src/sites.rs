@@ -84,7 +84,7 @@ pub(crate) fn find(code: &[u8], functions: &[Range<u32>]) -> Found {
     }
     let targets = decoded.near(code, first.start as usize, functions);
     for call in decoded.calls {
-        match site(&call, &targets) {
+        match site(&call, &targets, functions) {
             Some(site) => found.sites.push(site),
             None => found.unmovable += 1,
         }
@@ -223,7 +223,7 @@ fn can_move(instruction: &Instruction) -> bool {
 }
 
 /// The site of a call with the fewest bytes. Neighbours before the `syscall` are preferred.
-fn site(call: &Call, targets: &[u64]) -> Option<Site> {
+fn site(call: &Call, targets: &[u64], functions: &[Range<u32>]) -> Option<Site> {
     let at = call.syscall.ip();
     let end = call.syscall.next_ip();
     let starts = call
@@ -245,7 +245,9 @@ fn site(call: &Call, targets: &[u64]) -> Option<Site> {
     let usable = |&(start, end): &(u64, u64)| {
         let bytes = (end - start) as usize;
         let replaced = start + 1..start + JUMP_BYTES as u64;
-        (JUMP_BYTES..=MAX_BYTES).contains(&bytes) && !any_in(targets, replaced)
+        (JUMP_BYTES..=MAX_BYTES).contains(&bytes)
+            && !any_in(targets, replaced)
+            && !leaves(functions, start as usize)
     };
     let (start, end_of_site) = windows
         .filter(usable)
@@ -256,6 +258,12 @@ fn site(call: &Call, targets: &[u64]) -> Option<Site> {
         after: (end_of_site - end) as u8,
         number: number(call, targets),
     })
+}
+
+/// Whether a jump at this place would reach over the end of the function that has it. There can be data.
+fn leaves(functions: &[Range<u32>], start: usize) -> bool {
+    let is_over = |end: usize| start < end && end < start + JUMP_BYTES;
+    end_before(functions, start).is_some_and(is_over)
 }
 
 /// Whether a target is in the range.
@@ -375,6 +383,17 @@ mod tests {
         assert_eq!(find(&data, &[8..13]), site(8, 5, 0, 1));
         let data = [&RETURN[..], &SET, &SYSCALL, &RETURN].concat();
         assert_eq!(find(&data, &[0..1]), Found::default());
+    }
+
+    #[test]
+    fn a_jump_does_not_reach_into_data_after_a_function() {
+        let code = [&CLEAR[..], &SYSCALL, &COMPARE, &RETURN].concat();
+        let unmovable = Found {
+            sites: Vec::new(),
+            unmovable: 1,
+        };
+        assert_eq!(find(&code, &[0..4]), unmovable);
+        assert_eq!(find(&code, &[0..10]), site(2, 0, 6, 0));
     }
 
     #[test]
