@@ -327,17 +327,24 @@ impl<P: Pmem> Pmem for Overlay<P> {
 
     #[inline]
     fn load_words(&self, off: u64, words: &mut [u64]) -> Loaded<()> {
-        let is_in_page = off % PAGE + size_of_val(words) as u64 <= PAGE;
-        if !is_in_page || !off.is_multiple_of(WORD_BYTES) || off >= self.len() {
-            for (n, word) in (0..).zip(words) {
-                *word = self.load(off.saturating_add(n * WORD_BYTES))?;
+        let len = size_of_val(words) as u64;
+        let is_inside = off.checked_add(len).is_some_and(|end| end <= self.len());
+        if !is_inside || !off.is_multiple_of(WORD_BYTES) {
+            return Err(MediumError::OutOfRange { off, len });
+        }
+        let mut rest = words;
+        let mut at = off;
+        while !rest.is_empty() {
+            let left = ((PAGE - at % PAGE) / WORD_BYTES) as usize;
+            let (part, more) = rest.split_at_mut(rest.len().min(left));
+            match self.slot(at / PAGE * PAGE) {
+                Some(slot) => self.load_lines(slot, at, part)?,
+                None => self.base_words(at, part)?,
             }
-            return Ok(());
+            at += part.len() as u64 * WORD_BYTES;
+            rest = more;
         }
-        match self.slot(off / PAGE * PAGE) {
-            Some(slot) => self.load_lines(slot, off, words),
-            None => self.base_words(off, words),
-        }
+        Ok(())
     }
 
     fn read(&self, off: u64, buf: &mut [u8]) -> Loaded<()> {
