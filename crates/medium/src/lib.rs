@@ -107,6 +107,7 @@ pub use arena_error::ArenaError;
 pub use budget::Budget;
 pub use claim::check_unclaimed;
 pub use counting::{Counting, Counts};
+pub use cpu::prefetch;
 pub use durability::{Durability, EffectiveDurability, UnknownDurability, is_in_memory};
 pub use error::MediumError;
 pub use faulty::Faulty;

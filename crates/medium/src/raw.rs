@@ -4,6 +4,7 @@
 //! [`units`](crate::units::units) lists, one instruction each, in that order. No Rust reference
 //! to the bytes ever exists.
 
+use crate::cpu::prefetch_line;
 use crate::{MediumError, WORD_BYTES};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -88,14 +89,9 @@ impl Raw {
     /// Starts to bring the line at `off` into the caches.
     #[inline]
     pub(crate) fn prefetch(&self, off: u64) {
-        #[cfg(target_arch = "x86_64")]
         if let Ok(line) = self.at(off, 1) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint, which never faults; the instruction is part of every x86-64.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
+            prefetch_line(line);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = off;
     }
 
     #[inline]
