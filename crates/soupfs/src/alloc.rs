@@ -142,6 +142,9 @@ impl Alloc {
                 None => break,
             }
         }
+        // The next call stores to the next lines.
+        let next = shard.lines.iter().rev().take(count);
+        next.for_each(|line| space.prefetch(*line));
         Ok(())
     }
 

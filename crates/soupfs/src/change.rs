@@ -178,19 +178,19 @@ impl<N> Changes<N> {
         })
     }
 
-    /// Records the removal of a dentry, after the changes that `after` returns. Returns the mark of the change; `None` if the
+    /// Records the removal of a dentry of `node`, after the changes that `after` returns. Returns the mark of the change; `None` if the
     /// dentry was never persistent and nobody needs it. `may_cancel`: no change waits for the name as
     /// that of its directory. `heir`: as in [`Change`].
     pub(crate) fn remove(
         &mut self,
         (dir, hash): (Ino, Hash),
-        (old, heir): (Named<N>, Option<Ino>),
+        (line, node, heir): (Line, &Arc<N>, Option<Ino>),
         after: impl FnOnce() -> Marks,
         may_cancel: bool,
     ) -> Option<Arc<Mark>> {
         let pending = self.pending();
         let mut own_mark = None;
-        let is_own = |c: &Change<N>| c.new.as_ref().is_some_and(|new| new.line == old.line);
+        let is_own = |c: &Change<N>| c.new.as_ref().is_some_and(|new| new.line == line);
         let own = pending.list.of_hash(hash).find(|(_, c)| is_own(c));
         if let Some((at, _)) = own {
             let change = pending.list.get_mut(at);
@@ -206,7 +206,11 @@ impl<N> Changes<N> {
         }
         let mut after = after();
         after.extend(own_mark);
-        after.extend(pending.taken.makers.get(&old.line).cloned());
+        after.extend(pending.taken.makers.get(&line).cloned());
+        let old = Named {
+            line,
+            node: Arc::clone(node),
+        };
         Some(pending.push((dir, hash), Some((old, heir)), None, false, after))
     }
 

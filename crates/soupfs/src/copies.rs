@@ -66,6 +66,11 @@ impl Copies {
         Some(&mut table[hash.index(1) as usize])
     }
 
+    /// Fetches the copy of a chain. Returns whether there may be one.
+    pub(crate) fn prefetch(&self, hash: Hash) -> bool {
+        self.chain(hash).map(medium::prefetch).is_some()
+    }
+
     /// The links of a chain, if it has a copy. It is below [`DEPTH`] tables then.
     pub(crate) fn get(&self, hash: Hash) -> Option<&[Link]> {
         self.chain(hash)?.links()

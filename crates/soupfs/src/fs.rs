@@ -6,6 +6,7 @@ use crate::format::{Hash, LINES, PAGE};
 use crate::mode::Mode;
 use crate::names::contains_itself;
 use crate::node::Node;
+use crate::nodes::Uses;
 use crate::persister::Persister;
 use crate::volume::Volume;
 use medium::Pmem;
@@ -86,7 +87,8 @@ impl<P: Pmem + 'static> SoupFs<P> {
         // A directory above comes before this one in the order of locks.
         let parent = node.state.read().parent;
         let above = core
-            .cached(parent)
+            .nodes
+            .get(parent)
             .map(|node| node.state.read().attr(parent));
         let state = node.state.read();
         let own = state.attr(dir);
@@ -193,8 +195,7 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
     }
 
     fn by_number(&self, ino: Ino) -> Result<Attr> {
-        let node = self.core.node(ino).map_err(Fault::errno)?;
-        node.refs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let node = self.core.referenced(ino).map_err(Fault::errno)?;
         let attr = node.state.read().attr(ino);
         Ok(attr)
     }
@@ -247,7 +248,7 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
             Ok(accepted)
         });
         for node in refused {
-            self.core.unref(&node, 1);
+            self.core.end_use(&node, Uses::LOST_REF);
         }
         result
     }
@@ -281,10 +282,12 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
     }
 
     fn open(&self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {
-        let node = self.core.node(ino).map_err(Fault::errno)?;
+        let node = self.core.referenced(ino).map_err(Fault::errno)?;
         let attr = node.state.read().attr(ino);
-        perm::may_open(cx, &attr, flags)?;
-        node.refs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if let Err(e) = perm::may_open(cx, &attr, flags) {
+            self.core.end_use(&node, Uses::LOST_REF);
+            return Err(e);
+        }
         if flags.contains(OpenFlags::TRUNCATE) && attr.kind == FileType::Regular {
             let set = SetAttr {
                 size: Some(0),

@@ -6,21 +6,35 @@ use crate::change::{Mark, Marks, Named};
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{Hash, Line, PAGE, TEXT};
 use crate::node::{File, Node, State};
+use crate::nodes::Uses;
 use crate::seeded::{Bug, hit};
 use crate::space::{NewDentry, lines_of_name};
 use crate::twins::Parents;
-use crate::view::{Found, View};
+use crate::view::{Found, Place, View};
 use crate::volume::Volume;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use medium::Pmem;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use vfs::{Attr, Ctx, Errno, FileType, Ino, Name, NewNode, Removal, Timestamp, check_name, perm};
 
 /// Most links of an inode.
 const LINKS_MAX: u32 = u32::MAX - 1;
+
+/// A name to be added.
+pub(crate) struct NewName<'a> {
+    pub name: &'a [u8],
+    pub place: Place,
+    /// The lines of [`take_room`](Volume::take_room).
+    pub room: &'a [Line],
+}
+
+/// The pins that an inode gets with the removal of a name: that of the change, or less that of the change
+/// that made the name and was cancelled.
+pub(crate) fn pins(removal: Option<&Arc<Mark>>) -> i64 {
+    if removal.is_some() { 1 } else { -1 }
+}
 
 /// A directory that is in itself, in a damaged image.
 pub(crate) fn contains_itself(dir: Ino) -> Fault {
@@ -66,19 +80,24 @@ impl<P: Pmem> Volume<P> {
         Ok(attr)
     }
 
-    fn may_make(&self, cx: &Ctx, dir: &Node, state: &State, name: &[u8]) -> Res<()> {
+    /// The place of a name that may be made.
+    fn may_make(&self, cx: &Ctx, dir: &Node, state: &State, name: &[u8]) -> Res<Place> {
         let attr = state.attr(dir.ino);
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
         perm::may_search(cx, &attr)?;
-        if self.find(dir.ino, state, name)?.is_some() {
-            return Err(Errno::EXIST.into());
-        }
+        let place = self.place(state, name)?.ok_or(Errno::EXIST)?;
         if state.links == 0 {
             return Err(Errno::NOENT.into()); // removed, and still referenced
         }
-        Ok(perm::may_create(cx, &attr)?)
+        perm::may_create(cx, &attr)?;
+        Ok(place)
+    }
+
+    /// The place of a new name in a directory, unless it has it.
+    pub(crate) fn place(&self, dir: &State, name: &[u8]) -> Res<Option<Place>> {
+        dir.view.place(&self.space, self.hash(name), name)
     }
 
     /// Takes memory for a new dentry: its line, and those of its name.
@@ -87,18 +106,16 @@ impl<P: Pmem> Volume<P> {
         self.alloc.take_lines(&self.space, lines)
     }
 
-    /// Adds a name to the latest view. `room`: the lines of [`take_room`](Self::take_room); `after`: the
-    /// changes before the move of a directory.
+    /// Adds a name to the latest view. The caller counts a pin of the inode. `after`: the changes before
+    /// the move of a directory.
     pub(crate) fn add_name(
         &self,
         (dir, state): (&Arc<Node>, &mut State),
-        name: &[u8],
-        room: &[Line],
+        NewName { name, place, room }: NewName<'_>,
         (node, named_state): (&Arc<Node>, &mut State),
         after: Option<Marks>,
     ) -> Res<()> {
-        let hash = self.hash(name);
-        let place = state.view.place(&self.space, hash)?;
+        let hash = place.hash;
         let new = NewDentry {
             ino: node.ino.0,
             kind: named_state.kind,
@@ -108,8 +125,7 @@ impl<P: Pmem> Volume<P> {
         };
         let line = room[0];
         self.space.put_dentry(line, &new, &room[1..]);
-        state.view.insert(&self.space, &place, line, hash)?;
-        node.pins.fetch_add(1, SeqCst);
+        state.view.insert(&self.space, &place, line)?;
         let named = Named {
             line,
             node: Arc::clone(node),
@@ -138,7 +154,8 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// Removes a name from the latest view. Returns the mark of the change, unless the name was never
-    /// persistent. `heir`: as in [`Change`](crate::change::Change).
+    /// persistent. The caller counts the [`pins`] of the inode. `heir`: as in
+    /// [`Change`](crate::change::Change).
     pub(crate) fn remove_name(
         &self,
         (dir, state): (&Arc<Node>, &mut State),
@@ -148,29 +165,23 @@ impl<P: Pmem> Volume<P> {
     ) -> Res<Option<Arc<Mark>>> {
         let entry = found.entry;
         state.view.remove(&self.space, found)?;
-        let named = Named {
-            line: entry.line,
-            node: Arc::clone(node),
-        };
         let after = || named_state.before_removal(entry.line);
         let may_cancel = named_state.changes.is_empty();
         let place = (dir.ino, entry.hash);
         let removal = state
             .changes
-            .remove(place, (named, heir), after, may_cancel);
+            .remove(place, (entry.line, node, heir), after, may_cancel);
         match removal {
-            // The change of the new name is gone, and so is its pin.
+            // The change of the new name is gone.
             None => {
                 named_state.names.retain(|(line, _)| *line != entry.line);
                 let lines = self.space.lines_of_name(&entry)?.into_iter();
                 let lines = lines.chain([entry.line]);
                 self.alloc.abandon_lines(&self.space, lines)?;
-                node.pins.fetch_sub(1, SeqCst);
                 self.uncount_change();
             }
             Some(ref mark) => {
                 self.count_change();
-                node.pins.fetch_add(1, SeqCst);
                 named_state.removals.retain(|mark| !mark.is_done());
                 named_state.removals.push(Arc::clone(mark));
             }
@@ -233,9 +244,10 @@ impl<P: Pmem> Volume<P> {
     pub(crate) fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Res<Attr> {
         let dir = self.node(at.dir)?;
         let mut parent = dir.state.write();
-        self.may_make(cx, &dir, &parent, at.name)?;
-        perm::may_mknod(cx, new.kind())?;
+        parent.view.prefetch(self.hash(at.name));
         let mut state = self.new_state(cx, (dir.ino, &parent), new);
+        let place = self.may_make(cx, &dir, &parent, at.name)?;
+        perm::may_mknod(cx, new.kind())?;
         let of_target = new.target().len().div_ceil(TEXT);
         let lines = 2 + of_target + lines_of_name(at.name.len());
         let lines = self.alloc.take_lines(&self.space, lines)?;
@@ -244,12 +256,19 @@ impl<P: Pmem> Volume<P> {
         self.space.put_text(target, new.target());
         state.target = target.first().copied();
         let (attr, now) = (state.attr(ino), state.mtime);
-        let node = self.add_node(ino, state);
+        let node = Node::new(ino, state);
+        let name = NewName {
+            name: at.name,
+            place,
+            room,
+        };
         let mut state = node.state.write();
-        let named = (&node, &mut *state);
-        self.add_name((&dir, &mut parent), at.name, room, named, None)?;
+        self.add_name((&dir, &mut parent), name, (&node, &mut state), None)?;
+        drop(state);
         parent.links = parent.links.saturating_add(new.is_directory().into());
         self.touch_contents(&dir, &mut parent, now);
+        // Nobody sees the name until the directory is unlocked.
+        self.nodes.add(node, Uses { refs: 1, pins: 1 });
         Ok(attr)
     }
 
@@ -265,7 +284,7 @@ impl<P: Pmem> Volume<P> {
         (state.links, state.is_nameable) = (0, true);
         let ino = Ino(self.alloc.take_lines(&self.space, 1)?[0].0);
         let attr = state.attr(ino);
-        self.add_node(ino, state);
+        self.nodes.add(Node::new(ino, state), Uses::REF);
         Ok(attr)
     }
 
@@ -274,7 +293,7 @@ impl<P: Pmem> Volume<P> {
         let dir = self.node(at.dir)?;
         let node = self.node(ino)?;
         let mut parent = dir.state.write();
-        self.may_make(cx, &dir, &parent, at.name)?;
+        let place = self.may_make(cx, &dir, &parent, at.name)?;
         // A directory may be above `dir`, so that its lock must not be waited for.
         if node.is_dir {
             return Err(Errno::PERM.into());
@@ -289,14 +308,18 @@ impl<P: Pmem> Volume<P> {
         }
         let room = self.take_room(at.name)?;
         let now = self.clock.now();
-        let named = (&node, &mut *state);
-        self.add_name((&dir, &mut parent), at.name, &room, named, None)?;
+        let name = NewName {
+            name: at.name,
+            place,
+            room: &room,
+        };
+        self.add_name((&dir, &mut parent), name, (&node, &mut state), None)?;
+        self.nodes.count(&node, Uses { refs: 1, pins: 1 });
         state.links += 1;
         state.is_nameable = false;
         state.ctime = now;
         self.touch_state(&node, &mut state);
         self.touch_contents(&dir, &mut parent, now);
-        node.refs.fetch_add(1, SeqCst);
         Ok(state.attr(ino))
     }
 
@@ -307,18 +330,20 @@ impl<P: Pmem> Volume<P> {
         if !parent.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
+        parent.view.prefetch(self.hash(at.name));
+        let now = self.clock.now();
         perm::may_search(cx, &parent.attr(dir.ino))?;
         let found = self.find(dir.ino, &parent, at.name)?.ok_or(Errno::NOENT)?;
         found.prefetch(&self.space);
         let node = self.obtain(Ino(found.entry.ino))?;
         let mut state = node.state.write();
         let named = (&node, &mut *state);
-        let removed = self.remove_found(cx, (&dir, &mut parent), &found, named, which);
+        let removed = self.remove_found(cx, (&dir, &mut parent), &found, named, (which, now));
+        let pins = removed.as_ref().copied().unwrap_or(0);
+        // A round that takes the change needs the state of the inode before it ends this use.
         drop(parent);
-        if node.lose_refs(1) {
-            self.settle_locked(&node, state);
-        }
-        removed
+        self.settle_locked(&node, state, Uses { refs: -1, pins });
+        removed.map(drop)
     }
 
     fn remove_found(
@@ -327,33 +352,33 @@ impl<P: Pmem> Volume<P> {
         (dir, parent): (&Arc<Node>, &mut State),
         found: &Found,
         (node, state): (&Arc<Node>, &mut State),
-        which: Removal,
-    ) -> Res<()> {
+        (which, now): (Removal, Timestamp),
+    ) -> Res<i64> {
         perm::may_delete(cx, &parent.attr(dir.ino), &state.attr(node.ino))?;
         which.check(state.is_dir())?;
         if state.is_dir() && !state.view.is_empty(&self.space)? {
             return Err(Errno::NOTEMPTY.into());
         }
         self.twins.must_be_known_of(node, state)?;
-        let now = self.clock.now();
-        self.drop_name((dir, parent), found, (node, state), now)?;
+        let pins = self.drop_name((dir, parent), found, (node, state), now)?;
         self.touch_contents(dir, parent, now);
-        Ok(())
+        Ok(pins)
     }
 
-    /// Removes a name, and counts it less. A directory without another name loses `..`, too.
+    /// Removes a name, and counts it less. A directory without another name loses `..`, too. Returns the
+    /// [`pins`] of the inode.
     pub(crate) fn drop_name(
         &self,
         (dir, parent): (&Arc<Node>, &mut State),
         found: &Found,
         (node, state): (&Arc<Node>, &mut State),
         now: Timestamp,
-    ) -> Res<()> {
+    ) -> Res<i64> {
         let heir = match node.is_dir && state.links > 2 {
             true => self.twins.heir(node.ino, state.parent, dir.ino),
             false => None,
         };
-        self.remove_name((dir, parent), found, (node, state), heir)?;
+        let removal = self.remove_name((dir, parent), found, (node, state), heir)?;
         if node.is_dir {
             parent.links = parent.links.saturating_sub(1);
         }
@@ -370,7 +395,7 @@ impl<P: Pmem> Volume<P> {
         }
         state.ctime = now;
         self.touch_state(node, state);
-        Ok(())
+        Ok(pins(removal.as_ref()))
     }
 }
 

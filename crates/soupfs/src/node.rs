@@ -5,7 +5,7 @@ use crate::format::{Inode, Line, MAX_HEIGHT, PAGE, Page, Root, mode_word, pair};
 use crate::seeded::{Bug, hit};
 use crate::staged::StagedBlocks;
 use crate::sync::RwLock;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::view::View;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -17,10 +17,6 @@ use vfs::{Attr, FileFlags, FileType, Ino, SIZE_MAX, Timestamp};
 pub(crate) struct Node {
     pub ino: Ino,
     pub is_dir: bool,
-    /// References of callers.
-    pub refs: AtomicU64,
-    /// Changes and rounds of a persister that will still use the node.
-    pub pins: AtomicU32,
     /// The number of the directory of the last lookup, or 0.
     via: AtomicU64,
     /// Whether it is in the list of dirty nodes.
@@ -33,25 +29,14 @@ pub(crate) struct Node {
 const _: () = assert!(size_of::<Node>() <= 1024);
 
 impl Node {
-    /// A node with one reference.
     pub(crate) fn new(ino: Ino, state: State) -> Arc<Self> {
         Arc::new(Self {
             ino,
             is_dir: state.is_dir(),
-            refs: AtomicU64::new(1),
-            pins: AtomicU32::new(0),
             via: AtomicU64::new(0),
             is_listed: AtomicBool::new(false),
             state: RwLock::new(state),
         })
-    }
-
-    /// Gives back references. Returns whether the node is unused now. The last change or round that
-    /// ends its use finds that, too, so that one of both does.
-    pub(crate) fn lose_refs(&self, count: u64) -> bool {
-        let less = |refs: u64| Some(refs.saturating_sub(count));
-        let before = self.refs.fetch_update(SeqCst, SeqCst, less).unwrap_or(0);
-        before <= count && self.pins.load(SeqCst) == 0
     }
 
     /// Records the directory in which the node was found.

@@ -6,7 +6,9 @@
 use crate::change::{Mark, Marks};
 use crate::error::Res;
 use crate::format::{Line, inode};
+use crate::names::{NewName, pins};
 use crate::node::{Node, State};
+use crate::nodes::Uses;
 use crate::seeded::{Bug, hit};
 use crate::sync::RwLockWriteGuard;
 use crate::view::Found;
@@ -88,7 +90,7 @@ struct Held<'c, P: Pmem> {
 
 impl<P: Pmem> Drop for Held<'_, P> {
     fn drop(&mut self) {
-        self.core.unref(&self.node, 1);
+        self.core.end_use(&self.node, Uses::LOST_REF);
     }
 }
 
@@ -150,7 +152,7 @@ impl<P: Pmem> Volume<P> {
                 continue;
             }
             left.extend(self.twins.parents(at));
-            left.push(match self.cached(at) {
+            left.push(match self.nodes.get(at) {
                 Some(node) => node.state.read().parent,
                 None => {
                     let line = self.space.line(Line(at.0))?;
@@ -198,16 +200,25 @@ impl<P: Pmem> Volume<P> {
         let room = self.take_room(new)?;
         let now = self.clock.now();
         if let (Some(target), Some(gone), Some(state)) = (&target, &gone, &mut gone_state) {
-            self.drop_name(ends.to(), target, (&gone.node, state), now)?;
+            let pins = self.drop_name(ends.to(), target, (&gone.node, state), now)?;
+            self.nodes.count(&gone.node, Uses { refs: 0, pins });
         }
         let last_move = paths.last_move.filter(|_| moved.is_dir);
         let after = last_move.as_ref().map(|last| pending(last));
         let named = (&moved.node, &mut *moved_state);
-        self.add_name(ends.to(), new, &room, named, after)?;
+        let name = NewName {
+            name: new,
+            place: self.place(ends.to().1, new)?.ok_or(Errno::EXIST)?,
+            room: &room,
+        };
+        self.add_name(ends.to(), name, named, after)?;
+        self.nodes.count(&moved.node, Uses::PIN);
         // Its place has changed if it is in the same chain.
         let source = self.find_in(ends.from(), old)?.ok_or(Errno::NOENT)?;
         let named = (&moved.node, &mut *moved_state);
         let removal = self.remove_name(ends.from(), &source, named, None)?;
+        let pins = pins(removal.as_ref());
+        self.nodes.count(&moved.node, Uses { refs: 0, pins });
         if let Some(last) = last_move {
             let newest = moved_state.names.last().map(|(_, mark)| Arc::clone(mark));
             *last = removal.or(newest);

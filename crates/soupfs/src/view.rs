@@ -68,6 +68,15 @@ impl Latest {
         }
     }
 
+    /// Fetches the slot for a hash below two tables. In a directory with fewer, it is in a cache.
+    fn prefetch(&self, hash: Hash) {
+        if let Some(first) = self.first.table()
+            && let Some(second) = self.tables[first][hash.index(0) as usize].table()
+        {
+            medium::prefetch(&self.tables[second][hash.index(1) as usize]);
+        }
+    }
+
     /// Adds a table in memory. Returns its slot.
     fn add(&mut self, table: Box<Table>) -> Slot {
         let number = self.tables.len() as u64;
@@ -105,6 +114,7 @@ pub(crate) struct Found {
 
 /// The place of a new name in the latest view.
 pub(crate) struct Place {
+    pub hash: Hash,
     /// The dentry before it in its chain.
     before: Option<Line>,
     /// The dentry after it.
@@ -192,6 +202,16 @@ impl View {
     /// Whether some slots differ from those on the medium, or are about to.
     pub(crate) fn has_slots(&self) -> bool {
         self.latest.is_some()
+    }
+
+    /// Fetches what a search for a hash reads first, since that mostly misses the caches in a large
+    /// directory. The caller has something else to do before the search.
+    pub(crate) fn prefetch(&self, hash: Hash) {
+        if !self.copies.prefetch(hash)
+            && let Some(latest) = &self.latest
+        {
+            latest.prefetch(hash);
+        }
     }
 
     /// The chain of a hash: its first link, and the number of tables above it.
@@ -296,8 +316,6 @@ impl View {
             before = Some(line);
             at.go_on(space, line)?;
         }
-        // A new name changes its link.
-        before.iter().for_each(|line| space.prefetch(*line));
         Ok(None)
     }
 
@@ -356,14 +374,23 @@ impl View {
         }
     }
 
-    /// The place of a new dentry: after all with this hash, or a smaller one.
-    pub(crate) fn place<P: Pmem>(&self, space: &Space<P>, hash: Hash) -> Res<Place> {
+    /// The place of a new dentry: after all with this hash, or a smaller one. `None` if there is one with
+    /// this name already.
+    pub(crate) fn place<P: Pmem>(
+        &self,
+        space: &Space<P>,
+        hash: Hash,
+        name: &[u8],
+    ) -> Res<Option<Place>> {
         let mut at = self.first(space, hash)?;
         let (mut before, mut len, mut order) = (None, 0, Order::default());
         while let Some(line) = at.up_to(hash) {
             if !at.is_skipped(hash) {
                 let entry = space.dentry(line)?;
                 order.follow(&entry)?;
+                if entry.hash == hash && space.is_named(&entry, name)? {
+                    return Ok(None);
+                }
                 if entry.hash > hash {
                     break;
                 }
@@ -372,6 +399,8 @@ impl View {
             before = Some(line);
             at.go_on(space, line)?;
         }
+        // The new name changes its link.
+        before.iter().for_each(|line| space.prefetch(*line));
         let (next, depth) = (at.link, at.depth);
         // The rest is only counted. In large directories it is seldom in a cache.
         let is_long = |len| len >= CHAIN_MAX / 2;
@@ -380,7 +409,8 @@ impl View {
             len += 1;
             at.go_on(space, line)?;
         }
-        Ok(Place {
+        Ok(Some(Place {
+            hash,
             before,
             next: match next.in_chain(hash, depth) {
                 Some(_) => next,
@@ -388,7 +418,7 @@ impl View {
             },
             depth,
             len,
-        })
+        }))
     }
 
     /// Puts a new dentry at its place. Its own link is set already.
@@ -397,8 +427,8 @@ impl View {
         space: &Space<P>,
         place: &Place,
         line: Line,
-        hash: Hash,
     ) -> Res<()> {
+        let hash = place.hash;
         let link = Link::dentry(line, hash);
         self.set_link(space, place.before, hash, link)?;
         if place.len >= CHAIN_MAX && place.depth < MAX_DEPTH {

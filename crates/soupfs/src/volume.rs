@@ -11,6 +11,7 @@ use crate::change::Mark;
 use crate::error::{Fault, Res, corrupt};
 use crate::format::{Inode, LINES, Line, Page, bitmap_word};
 use crate::node::{Node, State};
+use crate::nodes::{Nodes, Uses};
 use crate::pressure::{Portion, Pressure};
 use crate::seeded::{Bug, hit};
 use crate::shards::Shards;
@@ -23,37 +24,20 @@ use crate::sync::atomic::{
 use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 use crate::twins::Twins;
 use crossbeam_utils::CachePadded;
-use hashbrown::hash_map::EntryRef;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use medium::Pmem;
 use std::sync::Arc;
 use vfs::{Atime, Clock, Errno, Ino};
 
-/// Parts of the table of nodes. Those that hold few nodes fit into the first caches.
-const SHARDS: u64 = 128;
-/// Parts for the nodes of a page.
-const SHARDS_OF_PAGE: u64 = 8;
-/// Room for nodes in a shard that stays when they are gone.
-const SMALL: usize = 32;
 /// Generations that a thread takes at a time.
 const GENERATIONS: u32 = 64;
 /// Most nodes in memory that nobody has a reference to, and nobody changes.
 const LOOSE_MAX: usize = 1024;
 
-/// The shard of a node. The nodes of a page are in few shards, since a thread makes inodes in pages of its
-/// own. Those that were made in sequence are in several: they can be directories of several threads.
-fn shard(ino: Ino) -> usize {
-    // Mostly each second line of a page is an inode, and its dentry comes after it.
-    let (page, inode) = (ino.0 / LINES, ino.0 / 2);
-    ((page * SHARDS_OF_PAGE + inode % SHARDS_OF_PAGE) % SHARDS) as usize
-}
-
-type Shard = CachePadded<Mutex<HashMap<u64, Arc<Node>>>>;
-
 pub(crate) struct Volume<P> {
     pub space: Space<P>,
     pub alloc: Alloc,
-    nodes: Box<[Shard]>,
+    pub nodes: Nodes,
     /// Nodes that were read without a reference; forgotten when there are many.
     loose: Mutex<Vec<Arc<Node>>>,
     /// Stored nodes with changes that are not persistent.
@@ -107,7 +91,7 @@ impl<P: Pmem> Volume<P> {
             alloc: Alloc::new(space.pages),
             twins: Twins::new(space.is_after_crash),
             space,
-            nodes: (0..SHARDS).map(|_| Shard::default()).collect(),
+            nodes: Nodes::default(),
             loose: Mutex::default(),
             dirty: Shards::default(),
             named: Shards::default(),
@@ -159,18 +143,13 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Shard {
-        &self.nodes[shard(ino)]
-    }
-
     /// A node that has a name or a reference. A number that may be neither is looked at with care.
     pub(crate) fn node(&self, ino: Ino) -> Res<Arc<Node>> {
-        if let Some(node) = self.cached(ino) {
+        if let Some(node) = self.nodes.get(ino) {
             return Ok(node);
         }
-        self.inode_there(ino)?.ok_or(Errno::STALE)?;
-        let node = self.obtain(ino)?;
-        node.refs.fetch_sub(1, SeqCst);
+        let node = self.referenced(ino)?;
+        self.nodes.count(&node, Uses::LOST_REF);
         let mut loose = self.loose.lock();
         loose.push(Arc::clone(&node));
         if loose.len() >= LOOSE_MAX {
@@ -181,6 +160,15 @@ impl<P: Pmem> Volume<P> {
                 .for_each(|n| self.settle(n));
         }
         Ok(node)
+    }
+
+    /// The same, with a reference for the caller.
+    pub(crate) fn referenced(&self, ino: Ino) -> Res<Arc<Node>> {
+        if let Some(node) = self.nodes.referenced(ino) {
+            return Ok(node);
+        }
+        self.inode_there(ino)?.ok_or(Errno::STALE)?;
+        self.obtain(ino)
     }
 
     /// The inode on the medium with a number that may have none.
@@ -196,34 +184,20 @@ impl<P: Pmem> Volume<P> {
         Ok(is_there.then_some(inode))
     }
 
-    /// A node that is in memory.
-    pub(crate) fn cached(&self, ino: Ino) -> Option<Arc<Node>> {
-        self.shard(ino).lock().get(&ino.0).map(Arc::clone)
-    }
-
     /// Takes a reference to an inode that a dentry names. The directory is locked.
     pub(crate) fn obtain(&self, ino: Ino) -> Res<Arc<Node>> {
-        let mut shard = self.shard(ino).lock();
-        if let Some(node) = shard.get(&ino.0) {
-            node.refs.fetch_add(1, SeqCst);
-            return Ok(Arc::clone(node));
-        }
-        let line = Line(ino.0);
-        let inode = self.space.inode(line)?;
-        let state = State::stored(&inode, line, self.space.is_after_crash);
-        let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} is damaged")))?;
-        let node = Node::new(ino, state);
-        shard.insert(ino.0, Arc::clone(&node));
-        Ok(node)
+        self.nodes.referenced_or(ino, || {
+            let line = Line(ino.0);
+            let inode = self.space.inode(line)?;
+            let state = State::stored(&inode, line, self.space.is_after_crash);
+            let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} is damaged")))?;
+            Ok(Node::new(ino, state))
+        })
     }
 
     /// The stored inodes without a name that are still referenced.
     fn nameless(&self) -> impl Iterator<Item = Arc<Node>> {
-        let nodes = self.nodes.iter().flat_map(|shard| {
-            let nodes: Vec<_> = shard.lock().values().cloned().collect();
-            nodes
-        });
-        nodes.filter(|node| {
+        self.nodes.all().filter(|node| {
             let state = node.state.read();
             state.links == 0 && state.is_stored
         })
@@ -237,17 +211,10 @@ impl<P: Pmem> Volume<P> {
     /// Frees the inodes without a name when all references end. Everything is persistent.
     pub(crate) fn free_nameless(&self) -> Res<()> {
         for node in self.nameless() {
-            node.refs.store(0, SeqCst);
+            self.nodes.lose_all_refs(&node);
             self.settle(&node);
         }
         self.persist_all()
-    }
-
-    /// Adds a new inode, with a reference.
-    pub(crate) fn add_node(&self, ino: Ino, state: State) -> Arc<Node> {
-        let node = Node::new(ino, state);
-        self.shard(ino).lock().insert(ino.0, Arc::clone(&node));
-        node
     }
 
     /// Puts a stored node with changes into the list for the persister. A new inode comes into a round
@@ -262,17 +229,20 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
-    /// Counts the change of a name.
+    /// Counts the change of a name. Threads that share a count may lose some, and a round that begins now
+    /// may not reset it: it only says when there is much.
     pub(crate) fn count_change(&self) {
-        let changes = self.named.own().fetch_add(1, Relaxed) + 1;
+        let own = self.named.own();
+        let changes = own.load(Relaxed) + 1;
+        own.store(changes, Relaxed);
         self.pressure.has_inodes(changes);
     }
 
     /// Counts a change less, of which nothing is left. Another thread may have made it, or a round
     /// have begun since.
     pub(crate) fn uncount_change(&self) {
-        let less = |changes: usize| changes.checked_sub(1);
-        let _ = self.named.own().fetch_update(Relaxed, Relaxed, less);
+        let own = self.named.own();
+        own.store(own.load(Relaxed).saturating_sub(1), Relaxed);
     }
 
     /// A round takes all changes.
@@ -285,75 +255,43 @@ impl<P: Pmem> Volume<P> {
 
     /// Gives back references to the inode with a number.
     pub(crate) fn unref_number(&self, ino: Ino, count: u64) {
-        let shard = self.shard(ino).lock();
-        let unused = shard.get(&ino.0).filter(|node| node.lose_refs(count));
-        let unused = unused.map(Arc::clone);
-        drop(shard);
-        if let Some(node) = unused {
-            self.settle(&node);
+        if let Some(unused) = self.nodes.lose_refs(ino, count) {
+            self.settle(&unused);
         }
     }
 
-    /// Gives back references.
-    pub(crate) fn unref(&self, node: &Arc<Node>, count: u64) {
-        if node.lose_refs(count) {
+    /// Ends uses of a node.
+    pub(crate) fn end_use(&self, node: &Arc<Node>, lost: Uses) {
+        if self.nodes.count(node, lost) {
             self.settle(node);
         }
     }
 
-    /// Ends the use of a node by a change or a round.
-    pub(crate) fn unpin(&self, node: &Arc<Node>) {
-        if node.pins.fetch_sub(1, SeqCst) == 1 {
-            self.settle(node);
-        }
-    }
-
-    /// Frees an inode without name and reference, and forgets a node that nobody uses.
+    /// Frees an inode without name and use, and forgets a node that nobody uses.
     pub(crate) fn settle(&self, node: &Arc<Node>) {
-        self.settle_locked(node, node.state.write());
+        self.settle_locked(node, node.state.write(), Uses::default());
     }
 
-    /// As [`settle`](Self::settle), of a node that is locked.
-    pub(crate) fn settle_locked(&self, node: &Arc<Node>, mut state: RwLockWriteGuard<'_, State>) {
-        let is_used = || node.refs.load(SeqCst) > 0 || node.pins.load(SeqCst) > 0;
-        if is_used() || state.is_dead || node.ino == Ino::ROOT {
+    /// Changes the uses of a node that is locked, and settles it.
+    pub(crate) fn settle_locked(
+        &self,
+        node: &Arc<Node>,
+        mut state: RwLockWriteGuard<'_, State>,
+        change: Uses,
+    ) {
+        let is_gone = state.links == 0 && !self.read_only;
+        let may_go = node.ino != Ino::ROOT
+            && state.changes.is_empty()
+            && (is_gone || may_be_forgotten(node, &state));
+        if !self.nodes.leave(node, change, may_go) || !is_gone {
             return;
         }
-        if !state.changes.is_empty() {
-            return;
-        }
-        if state.links == 0 && !self.read_only {
-            state.is_dead = true;
-            self.forget(node, || true);
-            if state.is_stored {
-                drop(state);
-                self.orphans.lock().push(Arc::clone(node));
-            } else if let Err(e) = self.abandon(node, &mut state) {
-                e.errno(); // logged; the memory stays in use until fsck
-            }
-            return;
-        }
-        // Latest links of dentries may end in the middle of a chain that only the latest view splits.
-        let has_slots = state.view.has_slots() && !hit(Bug::ForgottenSlots);
-        let is_clean = state.is_stored && !state.is_dirty && !has_slots;
-        if is_clean && state.file.is_clean() && !node.is_listed.load(SeqCst) {
-            self.forget(node, || !is_used());
-        }
-    }
-
-    /// Takes a node out of memory, unless another node has its number now.
-    fn forget(&self, node: &Arc<Node>, may_go: impl FnOnce() -> bool) {
-        let mut shard = self.shard(node.ino).lock();
-        let EntryRef::Occupied(own) = shard.entry_ref(&node.ino.0) else {
-            return;
-        };
-        if Arc::ptr_eq(own.get(), node) && may_go() {
-            own.remove();
-            // The tables of all shards fit into the caches again when a round has let go of many nodes.
-            if shard.capacity() > SMALL && shard.len() < shard.capacity() / 8 {
-                let least = 2 * shard.len();
-                shard.shrink_to(least);
-            }
+        state.is_dead = true;
+        if state.is_stored {
+            drop(state);
+            self.orphans.lock().push(Arc::clone(node));
+        } else if let Err(e) = self.abandon(node, &mut state) {
+            e.errno(); // logged; the memory stays in use until fsck
         }
     }
 
@@ -410,19 +348,10 @@ impl<P: Pmem> Volume<P> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn inodes_made_in_turn_are_in_different_shards_and_a_page_is_in_few() {
-        let first = 5 * LINES;
-        let shards = |lines: std::ops::Range<u64>| -> HashSet<usize> {
-            lines.step_by(2).map(|line| shard(Ino(line))).collect()
-        };
-        assert_eq!(shards(first..first + 16).len(), 8);
-        assert_eq!(shards(first..first + LINES).len(), 8);
-        assert!(shards(0..100 * LINES).len() == SHARDS as usize);
-    }
+/// Whether a node has nothing that is not on the medium.
+fn may_be_forgotten(node: &Node, state: &State) -> bool {
+    // Latest links of dentries may end in the middle of a chain that only the latest view splits.
+    let has_slots = state.view.has_slots() && !hit(Bug::ForgottenSlots);
+    let is_clean = state.is_stored && !state.is_dirty && !has_slots;
+    is_clean && state.file.is_clean() && !node.is_listed.load(SeqCst)
 }

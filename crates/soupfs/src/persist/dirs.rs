@@ -411,15 +411,9 @@ impl<P: Pmem> Round<'_, P> {
             change.done.finish();
             let waiters = self.waiters.remove(&Arc::as_ptr(&change.done).addr());
             next.extend(waiters.into_iter().flatten());
-            // The nodes stay pinned by the round, if it has them, until it ends.
-            for named in [change.old, change.new].into_iter().flatten() {
-                named
-                    .node
-                    .pins
-                    .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                self.core.unpin(&named.node);
-                self.nodes.push(named.node);
-            }
+            // The round uses the nodes now, until it ends.
+            let named = [change.old, change.new].into_iter().flatten();
+            self.nodes.extend(named.map(|named| named.node));
         }
         Ok(self.take_freed(next))
     }

@@ -8,12 +8,13 @@ use super::one::Wanted;
 use crate::error::Res;
 use crate::format::{Line, Page, inode};
 use crate::node::{Node, State};
+use crate::nodes::Uses;
 use crate::seeded::{Bug, hit};
 use crate::space::Space;
 use crate::volume::Volume;
 use medium::{Pmem, Rule};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use vfs::FileType;
 
 /// Attributes of a stored inode that change.
@@ -83,7 +84,7 @@ impl<P: Pmem> Round<'_, P> {
                 *visit == Visit::Again || self.seen.insert(Arc::as_ptr(node).addr())
             });
             for (node, _) in left.iter().filter(|(_, visit)| *visit != Visit::Again) {
-                node.pins.fetch_add(1, SeqCst);
+                core.nodes.count(node, Uses::PIN);
                 self.nodes.push(Arc::clone(node));
             }
             let parts = core.share(&left, Some(Rule::InitialiseBeforePoint), |nodes| {

@@ -24,6 +24,7 @@ use crate::change::{self, Marks};
 use crate::error::Res;
 use crate::format::{Line, Page, inode};
 use crate::node::Node;
+use crate::nodes::Uses;
 use crate::seeded::{Bug, hit};
 use crate::volume::Volume;
 use dirs::{Dir, Place};
@@ -271,7 +272,7 @@ impl<P: Pmem> Round<'_, P> {
         core.share(&nodes, None, |nodes| {
             for node in nodes {
                 core.relist(node);
-                core.unpin(node);
+                core.end_use(node, Uses::LOST_PIN);
             }
             Ok(())
         })?;

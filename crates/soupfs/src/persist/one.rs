@@ -197,7 +197,7 @@ impl<P: Pmem> Volume<P> {
     ) -> Res<bool> {
         let mut at = dir;
         while at != Ino::ROOT && seen.insert(at) {
-            at = match self.cached(at) {
+            at = match self.nodes.get(at) {
                 Some(node) if !node.is_dir => return Ok(false),
                 Some(node) => {
                     let state = node.state.read();
@@ -231,7 +231,7 @@ impl<P: Pmem> Volume<P> {
         if mark.is_done() || !wanted.seen.insert(Arc::as_ptr(&mark).addr()) {
             return Ok(());
         }
-        let Some(dir) = self.cached(mark.dir) else {
+        let Some(dir) = self.nodes.get(mark.dir) else {
             return Ok(());
         };
         let state = dir.state.read();

@@ -39,6 +39,8 @@ mod mount;
 mod names;
 #[path = "../../src/node.rs"]
 mod node;
+#[path = "../../src/nodes.rs"]
+mod nodes;
 #[path = "../../src/numa.rs"]
 mod numa;
 #[path = "../../src/persist/mod.rs"]
@@ -239,6 +241,7 @@ fn threads_in_many_orders() {
         memory::memory_is_handed_out_once,
         syncs::beside_renames,
         syncs::beside_an_fsync,
+        syncs::beside_removals,
         syncs::before_another_one,
     ] {
         check_all(test, bound(300, 100_000));

@@ -1,6 +1,7 @@
 //! A sync in the smallest portions, beside calls that move what it has not reached yet: what was there
 //! before the sync is there after a power failure when it has returned.
 
+use crate::check::check;
 use crate::format::{MIN_PAGES, PAGE};
 use crate::fs::SoupFs;
 use crate::mkfs::{MkfsOptions, mkfs};
@@ -120,4 +121,24 @@ pub(crate) fn before_another_one() {
     let there = Snapshot::take(&there).expect("it can be read");
     let is_same = there.is_same_except_times(&latest);
     assert!(is_same, "{:#?}", latest.diff(&there));
+}
+
+/// Files are removed in the middle of rounds that take the removals. In the end their memory is free.
+pub(crate) fn beside_removals() {
+    let mounted = Mounted::new();
+    mounted.make(mounted.dir, "old");
+    mounted.sync();
+    let other = mounted.beside(|mounted| {
+        for n in 0..FILES {
+            let name = format!("old{n}");
+            let removed = mounted
+                .fs
+                .unlink(&Ctx::root(), mounted.dir, name.as_bytes());
+            removed.expect("it is there");
+        }
+    });
+    (0..FILES).for_each(|_| mounted.sync());
+    other.join().expect("no call panics");
+    mounted.sync();
+    assert_eq!(check(&*mounted.pm).findings, []);
 }
