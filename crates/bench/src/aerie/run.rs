@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Sizes of batches in bytes.
 const BATCHES: [u64; 5] = [64 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20];
 
+/// The name of memory alone, in rows.
+const MEMORY: &str = "memory";
+
 /// A run, so far.
 pub(super) struct Run<'a> {
     pub(super) options: &'a Options,
@@ -139,11 +142,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Clients that share a block; on tmpfs, threads.
+    /// Clients that share a block; on tmpfs and in memory, threads.
     fn sharing(&mut self) -> Result<()> {
+        let numbers = [1, self.options.clients.max(2)];
+        for clients in numbers {
+            self.next(&format!("{clients} threads share a block of memory"))?;
+            let rows = sharing::measure_memory(MEMORY, clients, self.options.time)?;
+            self.rows.extend(rows);
+        }
         for (name, target) in self.called(&[Target::Pxfs, Target::Tmpfs])? {
             let made = self.make(&target, ROOM, None)?;
-            for clients in [1, self.options.clients.max(2)] {
+            for clients in numbers {
                 self.next(&format!("{clients} clients share a block of {name}"))?;
                 let time = self.options.time;
                 let rows = sharing::measure(&name, &made, clients, time)?;
