@@ -27,7 +27,7 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashSet;
 use medium::Pmem;
 use std::sync::Arc;
-use vfs::{Atime, Clock, Errno, Ino};
+use vfs::{Atime, Clock, Errno, FileType, Ino};
 
 /// Generations that a thread takes at a time.
 const GENERATIONS: u32 = 64;
@@ -115,7 +115,7 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// A generation for a new inode: not that of an inode before it in the same line, for some ten
-    /// thousands of new ones.
+    /// thousands of attempts.
     pub(crate) fn new_generation(&self) -> u16 {
         let own = self.generations.own();
         let mut next = own.load(Relaxed);
@@ -180,8 +180,10 @@ impl<P: Pmem> Volume<P> {
         }
         let is_used = self.space.load(bitmap_word(page))? >> (ino.0 % LINES) & 1 == 1;
         let inode = self.space.inode(Line(ino.0))?;
-        let is_there = is_used && inode.kind().is_some() && inode.links() > 0;
-        Ok(is_there.then_some(inode))
+        // A directory counts itself, also when it has lost its name.
+        let own = |kind| u32::from(kind == FileType::Directory);
+        let is_named = inode.kind().is_some_and(|kind| inode.links() > own(kind));
+        Ok((is_used && is_named).then_some(inode))
     }
 
     /// Takes a reference to an inode that a dentry names. The directory is locked.
@@ -229,8 +231,8 @@ impl<P: Pmem> Volume<P> {
         }
     }
 
-    /// Counts the change of a name. Threads that share a count may lose some, and a round that begins now
-    /// may not reset it: it only says when there is much.
+    /// Counts the change of a name. Threads that share a count may lose some, and the reset of a round that
+    /// begins now can be lost, too: it only says when there is much.
     pub(crate) fn count_change(&self) {
         let own = self.named.own();
         let changes = own.load(Relaxed) + 1;

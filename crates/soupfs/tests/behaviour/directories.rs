@@ -5,7 +5,7 @@ use medium::MemoryPmem;
 use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use vfs::{Cookie, Ctx, FileSystem, Ino};
+use vfs::{Cookie, Ctx, Errno, FileSystem, Ino};
 
 fn options(read_only: bool) -> MountOptions {
     MountOptions {
@@ -159,4 +159,23 @@ fn a_directory_that_callers_forget_keeps_its_names() {
         assert_found(&fs, b"small", &in_small);
         fs.sync().unwrap();
     }
+}
+
+/// A directory on the medium counts itself. Without its name that is all that is left, until it is freed.
+#[test]
+fn a_removed_directory_is_not_found_by_its_number() {
+    let pm = Arc::new(MemoryPmem::new(4 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
+    let (cx, root) = (Ctx::root(), Ino::ROOT);
+    let dir = fs.mkdir(&cx, root, b"dir", 0o755).unwrap().ino;
+    fs.sync().unwrap();
+    fs.rmdir(&cx, root, b"dir").unwrap();
+    fs.sync().unwrap();
+    fs.forget(dir, 1);
+    // It waits for the next round.
+    assert_eq!(fs.by_number(dir).unwrap_err(), Errno::STALE);
+    assert_eq!(fs.getattr(&cx, dir).unwrap_err(), Errno::STALE);
+    fs.sync().unwrap();
+    assert_eq!(check(&*pm).findings, []);
 }
