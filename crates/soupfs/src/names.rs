@@ -337,10 +337,14 @@ impl<P: Pmem> Volume<P> {
         found.prefetch(&self.space);
         let node = self.obtain(Ino(found.entry.ino))?;
         let mut state = node.state.write();
+        let now = match state.ctime > now {
+            true => self.clock.now(), // another call has changed it since
+            false => now,
+        };
         let named = (&node, &mut *state);
         let removed = self.remove_found(cx, (&dir, &mut parent), &found, named, (which, now));
         let pins = removed.as_ref().copied().unwrap_or(0);
-        // A round that takes the change needs the state of the inode before it ends this use.
+        // A round that takes the change needs the state of the inode, to list it again, before it ends this use.
         drop(parent);
         self.settle_locked(&node, state, Uses { refs: -1, pins });
         removed.map(drop)

@@ -1,7 +1,7 @@
 //! The inodes in memory, by number, and what uses each of them.
 //!
 //! Guarantee: uses are counted under the lock of a shard. So of several callers that end the last uses of
-//! a node, one finds it unused, and nobody gets a node that was taken out.
+//! a node, one finds it unused, and nobody gets a use of a node that was taken out.
 
 use crate::error::Res;
 use crate::format::LINES;
@@ -47,8 +47,9 @@ impl Uses {
         }
     }
 
-    /// Callers may give back more than they have.
+    /// Callers of the file system may give back more references than they have.
     fn change(&mut self, by: Self) {
+        debug_assert!(self.pins + by.pins >= 0, "a use ends twice");
         self.refs = self.refs.saturating_add(by.refs).max(0);
         self.pins = self.pins.saturating_add(by.pins).max(0);
     }
@@ -65,23 +66,30 @@ struct Entry {
 
 type Shard = HashMap<u64, Entry, Neighbours>;
 
-/// Puts inodes that were made in sequence next to each other in a shard, since they are mostly used in
-/// sequence, too.
+/// Puts some inodes that were made in sequence next to each other in a shard, since they are mostly used in
+/// sequence, too. Such groups are scattered: long runs of them would overlap in a large table.
 #[derive(Clone, Copy, Default)]
 struct Neighbours(u64);
+
+/// Bits of the place in a group: what a table searches at once.
+const GROUP_BITS: u32 = 4;
+/// An odd number without a pattern.
+const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for Neighbours {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
     }
 
-    /// The place comes from the low bits, and the high ones tell apart those that share it.
+    /// The low bits are a place in the table. The high ones are compared among inodes that share a place.
     fn write_u64(&mut self, ino: u64) {
-        // A shard has each sixteenth line of each sixteenth page.
+        // A shard has two of each sixteen lines, in each sixteenth page.
         let (page, inode) = (ino / LINES, ino % LINES / (2 * SHARDS_OF_PAGE));
         let page = page / (SHARDS / SHARDS_OF_PAGE);
         let place = page * (LINES / (2 * SHARDS_OF_PAGE)) + inode;
-        self.0 = place ^ ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) & (!0 << 57);
+        let group = (place >> GROUP_BITS).wrapping_mul(SCATTER) >> 32;
+        let place = (group << GROUP_BITS) | (place % (1 << GROUP_BITS));
+        self.0 = place ^ (ino.wrapping_mul(SCATTER) & (!0 << 57));
     }
 
     fn finish(&self) -> u64 {
@@ -155,7 +163,9 @@ impl Nodes {
     /// Adds a new node with these uses.
     pub(crate) fn add(&self, node: Arc<Node>, uses: Uses) {
         let ino = node.ino;
-        self.shard(ino).insert(ino.0, Entry { node, uses });
+        let before = self.shard(ino).insert(ino.0, Entry { node, uses });
+        // A dentry of a damaged image may lead to a line that is free.
+        debug_assert!(before.is_none(), "inode {ino} is there already");
     }
 
     /// Changes the uses of a node. Returns whether it is unused now.
@@ -236,5 +246,39 @@ mod tests {
         assert_eq!(shards(first..first + 16).len(), 8);
         assert_eq!(shards(first..first + LINES).len(), 8);
         assert!(shards(0..100 * LINES).len() == SHARDS as usize);
+    }
+
+    /// The mean number of groups of places that are looked at until one has room, in a table of `places` for
+    /// the inodes with these numbers that are in one shard.
+    fn probes(places: usize, inodes: impl Iterator<Item = u64>) -> f64 {
+        let groups = places >> GROUP_BITS;
+        let (mut used, mut all, mut count) = (vec![false; places], 0, 0);
+        for ino in inodes.filter(|ino| shard(Ino(*ino)) == 0) {
+            let mut at = Neighbours(0).hash_one(ino) as usize % places;
+            for step in 1..=groups {
+                all += 1;
+                let free = (0..16).map(|n| (at + n) % places).find(|at| !used[*at]);
+                if let Some(free) = free {
+                    used[free] = true;
+                    break;
+                }
+                at = (at + step * 16) % places;
+            }
+            count += 1;
+        }
+        f64::from(all) / f64::from(count)
+    }
+
+    #[test]
+    fn runs_of_inodes_do_not_make_long_searches() {
+        let run = |first: u64, pages: u64| (first * LINES..(first + pages) * LINES).step_by(2);
+        // A shard has four inodes of each sixteenth page.
+        let one = probes(1 << 13, run(16, 16_000));
+        assert!(one < 1.1, "{one}");
+        let beside = probes(1 << 13, run(16, 16_000).chain(run(16 + (1 << 15), 12_000)));
+        assert!(beside < 2.0, "{beside}");
+        let many = (0..64).flat_map(|n| run(n * 100_003, 400));
+        let many = probes(1 << 13, many);
+        assert!(many < 2.5, "{many}");
     }
 }

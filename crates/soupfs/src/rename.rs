@@ -4,7 +4,7 @@
 //! name waits for it. An exchange is refused, since two links cannot change in one step.
 
 use crate::change::{Mark, Marks};
-use crate::error::Res;
+use crate::error::{Fault, Res, corrupt};
 use crate::format::{Line, inode};
 use crate::names::{NewName, pins};
 use crate::node::{Node, State};
@@ -208,7 +208,7 @@ impl<P: Pmem> Volume<P> {
         let named = (&moved.node, &mut *moved_state);
         let name = NewName {
             name: new,
-            place: self.place(ends.to().1, new)?.ok_or(Errno::EXIST)?,
+            place: self.place(ends.to().1, new)?.ok_or_else(twice)?,
             room: &room,
         };
         self.add_name(ends.to(), name, named, after)?;
@@ -279,6 +279,11 @@ impl<P: Pmem> Volume<P> {
             is_dir,
         })
     }
+}
+
+/// The target is still there when it was removed.
+fn twice() -> Fault {
+    corrupt(format_args!("a directory has a name twice"))
 }
 
 /// Locks the inodes: directories before files, then by number.
