@@ -4,7 +4,7 @@
 //! [`units`](crate::units::units) lists, one instruction each, in that order. No Rust reference
 //! to the bytes ever exists.
 
-use crate::cpu::prefetch_line;
+use crate::prefetch::prefetch_line;
 use crate::{MediumError, WORD_BYTES};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -13,7 +13,7 @@
 //! - `copies`, `view`, `by_hash`, `change`, `staged`, `node`: the latest view of directories, the changes
 //!   that are not persistent, blocks of files, inodes in memory.
 //! - `pressure`: how much is not persistent.
-//! - `twins`: directories with several names; `nodes`: all inodes in memory, and their uses.
+//! - `twins`, `nodes`: directories with several names; all inodes in memory, and their uses.
 //! - `volume`: all nodes and lists; its documentation has the order of locks.
 //! - `names`, `rename`, `data`, `attrs`: the operations.
 //! - `persist`, `persister`: the rounds of the persister; its thread, and the times of rounds.
