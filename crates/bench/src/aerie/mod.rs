@@ -276,8 +276,8 @@ mod tests {
                 .count()
         };
         assert_eq!(count(", 150 ns"), 3 * calls::Op::ALL.len());
-        // For each target readers, writers and two kinds of a mix, alone and with others.
-        assert_eq!(count(", one file"), 2 * (3 + 4));
+        // For memory and each target readers, writers and two kinds of a mix, alone and with others.
+        assert_eq!(count(", one file"), 3 * (3 + 4));
         assert_eq!(count(", own directories"), 2 * 3);
         // An image and a protected store.
         assert_eq!(
