@@ -6,7 +6,7 @@ mod workload;
 
 use fastrand::Rng;
 use medium::{Budget, MemoryPmem, Pmem};
-use soupfs::format::{FANOUT, Line, Link, MAX_HEIGHT, Root, inode};
+use soupfs::format::{FANOUT, Line, Link, MAX_HEIGHT, Page, Root, bitmap_word, inode};
 use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs, repair};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -195,4 +195,24 @@ fn structures_that_lead_to_themselves_end_a_mount_after_a_kill() {
         let opened = crate::open(Arc::new(budget()), options(Mode::InPlace));
         assert!(opened.is_err(), "{what}");
     }
+}
+
+/// A new inode gets the line of one that is in memory, since the bitmap has lost its bit.
+#[test]
+fn a_line_that_is_free_and_named_can_be_taken() {
+    let pm = Arc::new(MemoryPmem::new(LEN));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let (cx, root) = (&Ctx::root(), Ino::ROOT);
+    let made = crate::open(Arc::clone(&pm), options(Mode::default())).unwrap();
+    let named = made.create(cx, root, b"named", 0o644).unwrap().ino;
+    made.close().unwrap();
+    let bits = bitmap_word(Page(named.0 / 64));
+    let word = pm.load(bits).unwrap();
+    pm.store_word(bits, word & !(1 << (named.0 % 64)));
+    let fs = crate::open(Arc::clone(&pm), options(Mode::default())).unwrap();
+    assert_eq!(fs.lookup(cx, root, b"named").unwrap().ino, named);
+    let mut new = (0..64).map(|n| fs.create(cx, root, format!("{n}").as_bytes(), 0o600));
+    assert!(new.any(|made| made.unwrap().ino == named), "nobody took it");
+    fs.forget(named, 2);
+    let _ = (fs.unlink(cx, root, b"named"), fs.sync());
 }
