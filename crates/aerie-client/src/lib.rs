@@ -12,6 +12,7 @@
 //! - `memory`: an image, or a protected store, as clients map it.
 //! - `contended`, `linger`: the files that other clients have needed lately; which locks that others wait
 //!   for a client keeps for a moment.
+//! - `schedule`: when the thread of a client ships.
 //! - `remote`, `mapped`: the file system of a client that does not map the store, and of one that does.
 //! - `values`: values of a client that maps the store.
 //! - `client`: connects, and chooses between them.
@@ -31,6 +32,7 @@ mod mapped;
 mod memory;
 pub mod plan;
 mod remote;
+mod schedule;
 pub mod seeded;
 mod sync;
 mod values;

@@ -18,6 +18,7 @@ use crate::linger::Linger;
 use crate::memory::Memory;
 use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
 use crate::remote::{Remote, allocate_in_parts};
+use crate::schedule::Schedule;
 use aerie_objects::lookup;
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vfs::sync::{Condvar, Mutex};
+use vfs::sync::Mutex;
 use vfs::{
     Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Guarantees, Ino, Name,
     NewNode, OpenFlags, Removal, RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
@@ -42,6 +43,8 @@ const UNUSED: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(10);
 /// The time between looks at a session that has not begun.
 const CONNECTING: Duration = Duration::from_millis(10);
+/// A batch of this size is shipped while calls go on: the service has work early, and answers soon.
+const BESIDE_BYTES: u64 = 64 << 10;
 /// Files that can be appended to at a time.
 const APPENDS: usize = 16;
 /// Entries that a listing with attributes reads at a time.
@@ -67,9 +70,9 @@ pub(crate) struct Mapped<P: Memory> {
     /// Held by appends; each file has one of them.
     appends: [Mutex<()>; APPENDS],
     batch_bytes: u64,
-    /// Whether the threads are to end.
-    stops: Mutex<bool>,
-    stopped: Condvar,
+    /// A batch of this size is shipped beside calls.
+    beside_bytes: u64,
+    schedule: Schedule,
     is_reported: AtomicBool,
 }
 
@@ -102,6 +105,10 @@ impl<P: Memory> Mapped<P> {
         period: Duration,
         batch_bytes: u64,
     ) -> (Arc<Self>, Vec<JoinHandle<()>>) {
+        let beside_bytes = match fs.may_ship_beside() {
+            true => BESIDE_BYTES.min(batch_bytes),
+            false => u64::MAX,
+        };
         let own = Own {
             fs,
             contended: Contended::default(),
@@ -112,8 +119,8 @@ impl<P: Memory> Mapped<P> {
             remote: Mutex::new(()),
             appends: [const { Mutex::new(()) }; APPENDS],
             batch_bytes,
-            stops: Mutex::new(false),
-            stopped: Condvar::new(),
+            beside_bytes,
+            schedule: Schedule::default(),
             is_reported: AtomicBool::new(false),
         });
         let thread = |work: fn(&Self, Duration)| {
@@ -151,15 +158,6 @@ impl<P: Memory> Mapped<P> {
         self.clerk.close();
     }
 
-    /// Waits for a time. Returns whether the client goes on.
-    fn pause(&self, time: Duration) -> bool {
-        let mut stops = self.stops.lock();
-        if !*stops {
-            stops = self.stopped.wait_for(stops, time);
-        }
-        !*stops
-    }
-
     /// Renews the lease, gives back locks that are not used, and answers revokes that have waited. A ship may take
     /// longer than a lease.
     fn keep_alive(&self) {
@@ -194,8 +192,11 @@ impl<P: Memory> Mapped<P> {
     }
 
     fn ship_periodically(&self, period: Duration) {
-        while self.pause(period) {
-            let _ = self.ship();
+        while self.schedule.wait(period) {
+            let _ = match self.fs().may_ship_beside() {
+                true => self.fs().ship_beside(|end| self.clerk.quietly(end)),
+                false => self.ship(),
+            };
         }
     }
 
@@ -205,8 +206,7 @@ impl<P: Memory> Mapped<P> {
             Some(_) => Err(Errno::NODEV),
             None => self.clerk.quietly(|| self.fs().sync()),
         };
-        *self.stops.lock() = true;
-        self.stopped.notify_all();
+        self.schedule.stop();
         self.linger.end();
         self.clerk.close();
         self.connection().end("the client was closed");
@@ -302,8 +302,11 @@ impl<P: Memory> Mapped<P> {
             Err(Errno::NOSPC) => self.ship().and_then(|()| self.call(need, &call)),
             result => result,
         }?;
-        if self.fs().pending_bytes() >= self.batch_bytes {
+        let [recorded, all] = self.fs().pending_bytes();
+        if all >= self.batch_bytes {
             let _ = self.ship();
+        } else if recorded >= self.beside_bytes && !self.fs().is_shipping() {
+            self.schedule.ship_soon();
         }
         Ok(result)
     }

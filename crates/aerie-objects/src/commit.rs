@@ -159,7 +159,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         for step in self.changes.steps.drain(..) {
             match step {
                 Step::GavePage(page) => space.give_page(page),
-                Step::GaveHeader(header) => space.give_header_and_page(header),
+                Step::GaveHeader(header, was) => space.give_header_and_page(header, was),
                 _ => {}
             }
         }

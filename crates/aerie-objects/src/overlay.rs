@@ -2,14 +2,16 @@
 //!
 //! - A word that was stored here is read from here, all others from the shared memory. Lines without
 //!   private words follow the shared memory: headers of other objects may be in the same page.
+//! - The header of a deleted object is a *grave*: it is read as zeros until the shared memory has another object there.
 //! - After the shared memory there are private pages, which only this process sees.
 //! - A read of a page without private lines costs three loads more than one of the shared memory.
 //! - One thread at a time stores or clears. Others may read meanwhile: [`Overlay::stable`] returns what
 //!   an object was between two transactions.
 
-use crate::ObjectId;
 use crate::error::Result;
 use crate::layout::PAGE;
+use crate::seeded::{Bug, hit};
+use crate::{HEADER_BYTES, ObjectId};
 use medium::{LINE_BYTES, MediumError, Pmem, Rule, WORD_BYTES};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -28,11 +30,21 @@ const WORDS: usize = (PAGE / WORD_BYTES) as usize;
 /// Words of a line.
 const LINE: usize = (LINE_BYTES / WORD_BYTES) as usize;
 const _: () = assert!(WORDS / LINE == u64::BITS as usize);
+/// The lines of the first header of a page.
+const HEADER_LINES: u64 = (1 << (HEADER_BYTES / LINE_BYTES)) - 1;
+
+/// The lines of the header that has this word.
+fn header_lines(word: usize) -> u64 {
+    let header = word as u64 * WORD_BYTES / HEADER_BYTES;
+    HEADER_LINES << (header * HEADER_BYTES / LINE_BYTES)
+}
 
 /// The private lines of a page.
 struct Slot {
     /// The lines that are private.
     lines: AtomicU64,
+    /// Those of graves. The first word of each has the first word of the header before.
+    graves: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
@@ -40,6 +52,7 @@ impl Slot {
     fn new() -> Self {
         Self {
             lines: AtomicU64::new(0),
+            graves: AtomicU64::new(0),
             words: [const { AtomicU64::new(0) }; WORDS],
         }
     }
@@ -47,6 +60,28 @@ impl Slot {
     #[inline]
     fn has(&self, word: usize) -> bool {
         self.lines.load(Ordering::Acquire) & 1 << (word / LINE) != 0
+    }
+
+    #[inline]
+    fn is_grave(&self, word: usize) -> bool {
+        self.graves.load(Ordering::Relaxed) & 1 << (word / LINE) != 0
+    }
+
+    /// The private lines, but for graves.
+    fn kept(&self) -> u64 {
+        self.lines.load(Ordering::Acquire) & !self.graves.load(Ordering::Relaxed)
+    }
+
+    fn drop_lines(&self, lines: u64) {
+        self.lines.fetch_and(!lines, Ordering::Relaxed);
+        self.graves.fetch_and(!lines, Ordering::Relaxed);
+    }
+
+    fn bury(&self, header: usize, was: u64) {
+        self.words[header].store(was, Ordering::Relaxed);
+        self.graves
+            .fetch_or(header_lines(header), Ordering::Relaxed);
+        self.lines.fetch_or(header_lines(header), Ordering::Relaxed);
     }
 }
 
@@ -65,7 +100,7 @@ pub struct Overlay<P> {
     slots: Parts<OnceLock<Box<Slot>>>,
     /// The page of each used slot.
     used: Mutex<Vec<u64>>,
-    /// Number of times that the private changes were dropped, twice; odd meanwhile.
+    /// Number of times that private changes were dropped, twice; odd meanwhile.
     clears: AtomicU64,
     failed: OnceLock<MediumError>,
     /// 1 more than the offset of a line that could not be read for a store, since the last
@@ -106,7 +141,7 @@ impl<P: Pmem> Overlay<P> {
 
     /// Whether a part of the page with this byte offset is private.
     pub fn is_private(&self, page: u64) -> bool {
-        page >= self.private || self.slot(page).is_some()
+        page >= self.private || self.slot(page).is_some_and(|slot| slot.kept() != 0)
     }
 
     /// Whether the word at this offset is in a private line.
@@ -115,7 +150,7 @@ impl<P: Pmem> Overlay<P> {
         off >= self.private
             || self
                 .slot(off / PAGE * PAGE)
-                .is_some_and(|slot| slot.has(word))
+                .is_some_and(|slot| slot.has(word) && !slot.is_grave(word))
     }
 
     /// Bytes of memory that private changes take.
@@ -134,10 +169,33 @@ impl<P: Pmem> Overlay<P> {
                 entry.store(0, Ordering::Relaxed);
             }
             if let Some(slot) = self.slot_of(number as u32) {
-                slot.lines.store(0, Ordering::Relaxed);
+                slot.drop_lines(u64::MAX);
             }
         }
         self.denied.store(0, Ordering::Relaxed);
+        self.clears.fetch_add(1, Ordering::Release);
+    }
+
+    /// Drops the private lines of freed pages, and makes graves of freed headers, given with their first words before.
+    pub(crate) fn drop_freed(&self, pages: &[u64], headers: &[(u64, u64)]) {
+        if pages.is_empty() && headers.is_empty() {
+            return;
+        }
+        let _used = self.used.lock();
+        self.clears.fetch_add(1, Ordering::Relaxed);
+        // As in `clear`.
+        fence(Ordering::Release);
+        for slot in pages.iter().filter_map(|page| self.slot(*page)) {
+            slot.drop_lines(u64::MAX);
+        }
+        for (header, was) in headers {
+            let word = (header % PAGE / WORD_BYTES) as usize;
+            match self.slot(header / PAGE * PAGE) {
+                Some(slot) if hit(Bug::NotBuried) => slot.drop_lines(header_lines(word)),
+                Some(slot) => slot.bury(word, *was),
+                None => {}
+            }
+        }
         self.clears.fetch_add(1, Ordering::Release);
     }
 
@@ -218,6 +276,17 @@ impl<P: Pmem> Overlay<P> {
         Ok(())
     }
 
+    /// Loads a word of a grave.
+    #[cold]
+    fn load_grave(&self, slot: &Slot, off: u64) -> Loaded<u64> {
+        let header = off / HEADER_BYTES * HEADER_BYTES;
+        let was = slot.words[(header % PAGE / WORD_BYTES) as usize].load(Ordering::Relaxed);
+        match self.base.load(header)? == was {
+            true => Ok(0),
+            false => self.base.load(off),
+        }
+    }
+
     /// Loads words of a page, each line as it is.
     fn load_lines(&self, slot: &Slot, off: u64, words: &mut [u64]) -> Loaded<()> {
         let lines = slot.lines.load(Ordering::Acquire);
@@ -228,6 +297,11 @@ impl<P: Pmem> Overlay<P> {
             let (part, more) = rest.split_at_mut(rest.len().min(LINE - word % LINE));
             match lines & 1 << (word / LINE) {
                 0 => self.base_words(at, part)?,
+                _ if slot.is_grave(word) => {
+                    for (n, to) in (0..).zip(&mut *part) {
+                        *to = self.load_grave(slot, at + n * WORD_BYTES)?;
+                    }
+                }
                 _ => {
                     let private = &slot.words[word..word + part.len()];
                     let pairs = part.iter_mut().zip(private);
@@ -249,6 +323,9 @@ impl<P: Pmem> Overlay<P> {
         };
         let slot = self.make_slot(page).ok_or(out_of_range)?;
         let word = (off % PAGE / WORD_BYTES) as usize;
+        if slot.is_grave(word) {
+            slot.drop_lines(header_lines(word));
+        }
         if !slot.has(word) {
             let first = word / LINE * LINE;
             let mut line = [0; LINE];
@@ -281,7 +358,7 @@ impl<P: Pmem> Overlay<P> {
         Ok(())
     }
 
-    /// Reads a part of a page.
+    /// Reads a part of a page. Nothing reads headers by bytes.
     fn read_part(&self, off: u64, buf: &mut [u8]) -> Loaded<()> {
         match off < self.private {
             true => self.base.read(off, buf)?,
@@ -290,7 +367,7 @@ impl<P: Pmem> Overlay<P> {
         let Some(slot) = self.slot(off / PAGE * PAGE) else {
             return Ok(());
         };
-        let lines = slot.lines.load(Ordering::Acquire);
+        let lines = slot.kept();
         let mut done = 0;
         while done < buf.len() {
             let at = (off % PAGE) as usize + done;
@@ -316,7 +393,10 @@ impl<P: Pmem> Pmem for Overlay<P> {
         let word = (off % PAGE / WORD_BYTES) as usize;
         match self.slot(off / PAGE * PAGE) {
             Some(slot) if off.is_multiple_of(WORD_BYTES) && slot.has(word) => {
-                Ok(slot.words[word].load(Ordering::Relaxed))
+                match slot.is_grave(word) {
+                    false => Ok(slot.words[word].load(Ordering::Relaxed)),
+                    true => self.load_grave(slot, off),
+                }
             }
             _ if off < self.private || !off.is_multiple_of(WORD_BYTES) || off >= self.len() => {
                 self.base.load(off)

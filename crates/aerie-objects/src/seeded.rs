@@ -43,6 +43,10 @@ medium::seeded_bugs! {
     HeadersNotCleared,
     /// Others take headers of a new page before its zeros are durable.
     HeadersNotFenced,
+    /// A speculation keeps private lines of memory that the service has freed.
+    FreedKept,
+    /// A speculation forgets that it has deleted an object.
+    NotBuried,
     /// A directory moves beside other transactions.
     MovedBeside,
 }

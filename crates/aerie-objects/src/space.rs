@@ -5,6 +5,7 @@ use crate::layout::PAGE;
 use crate::reserve::{NewObject, Reserve};
 use crate::whole::{HEADERS, Whole};
 use crate::{Kind, ObjectId, Readers};
+use hashbrown::HashSet;
 use std::ops::Range;
 
 /// Free pages and headers.
@@ -12,7 +13,7 @@ pub(crate) enum Space {
     /// All of a store.
     Whole(Box<Whole>),
     /// Those of a speculation.
-    Part(Part),
+    Part(Box<Part>),
 }
 
 /// The part of a speculation: headers and pages of a reserve, and pages that no other process sees. Only
@@ -32,6 +33,18 @@ pub(crate) struct Part {
     /// Headers and pages of the reserve that were taken, the last one last.
     taken_headers: Vec<(u64, u64)>,
     taken_pages: Vec<u64>,
+    /// Shared memory that the last transaction has freed.
+    freed_shared: Freed,
+    /// Numbers of pages and of headers of the reserve that the changes have taken which the owner is running.
+    sent: (usize, usize),
+}
+
+/// Shared memory that a speculation has freed. It belongs to the owner.
+#[derive(Default)]
+pub(crate) struct Freed {
+    pub(crate) pages: Vec<u64>,
+    /// Headers, with their first words before.
+    pub(crate) headers: Vec<(u64, u64)>,
 }
 
 impl Part {
@@ -45,6 +58,8 @@ impl Part {
             taken_private: 0,
             taken_headers: Vec::new(),
             taken_pages: Vec::new(),
+            freed_shared: Freed::default(),
+            sent: (0, 0),
         };
         // New objects that are made together are near each other.
         part.headers.sort_unstable_by(|a, b| b.cmp(a));
@@ -62,6 +77,29 @@ impl Part {
         self.freed.clear();
         self.taken_private = 0;
         self.unused = self.private.clone();
+        self.freed_shared = Freed::default();
+        self.sent = (0, 0);
+    }
+
+    /// Notes that the owner is given all changes up to now. It has nothing of those before to run. Returns the numbers
+    /// of pages and of headers of the reserve that they have taken.
+    pub(crate) fn send(&mut self) -> (usize, usize) {
+        self.taken_private = 0;
+        self.sent = (self.taken_pages.len(), self.taken_headers.len());
+        self.sent
+    }
+
+    /// Notes that the owner has run what was sent, but for changes that had taken the pages `left`.
+    pub(crate) fn receive(&mut self, left: &HashSet<u64>) {
+        let (pages, headers) = std::mem::take(&mut self.sent);
+        self.taken_headers.drain(..headers);
+        let pages = self.taken_pages.drain(..pages);
+        let left: Vec<u64> = pages.filter(|page| left.contains(page)).collect();
+        self.taken_pages.splice(..0, left);
+    }
+
+    pub(crate) fn take_freed(&mut self) -> Freed {
+        std::mem::take(&mut self.freed_shared)
     }
 }
 
@@ -94,7 +132,7 @@ impl Space {
         match self {
             Self::Whole(whole) => whole.give_page(page),
             Self::Part(part) if page / PAGE >= part.private.start => part.freed.push(page),
-            Self::Part(_) => {}
+            Self::Part(part) => part.freed_shared.pages.push(page),
         }
     }
 
@@ -169,10 +207,11 @@ impl Space {
         })
     }
 
-    /// Frees the header of an object, and its page if no other header there is used.
-    pub(crate) fn give_header_and_page(&mut self, header: u64) {
-        if let Self::Whole(whole) = self {
-            whole.give_header_and_page(header);
+    /// Frees the header of an object, whose first word was `was`, and its page if no other header there is used.
+    pub(crate) fn give_header_and_page(&mut self, header: u64, was: u64) {
+        match self {
+            Self::Whole(whole) => whole.give_header_and_page(header),
+            Self::Part(part) => part.freed_shared.headers.push((header, was)),
         }
     }
 

@@ -9,12 +9,14 @@ use crate::overlay::Overlay;
 use crate::protection::Protection;
 use crate::reading::object::generation;
 use crate::reserve::Reserve;
+use crate::seeded::{Bug, hit};
 use crate::slots::{Company, Slots};
-use crate::space::{Part, Space};
+use crate::space::{Freed, Part, Space};
 use crate::superblock::Superblock;
 use crate::transaction::{Buffers, Changes, Transaction, clear_header_pages};
 use crate::whole::Whole;
 use crate::{ObjectId, Readers};
+use hashbrown::HashSet;
 use medium::Pmem;
 use vfs::check::Report;
 use vfs::sync::Mutex;
@@ -97,7 +99,7 @@ impl<P: Pmem> Store<Overlay<P>> {
     pub fn speculate(memory: Overlay<P>) -> Result<Self> {
         let superblock = Superblock::load(&memory)?;
         let part = Part::new(&Reserve::default(), memory.private_pages());
-        let space = Space::Part(part);
+        let space = Space::Part(Box::new(part));
         Ok(Self {
             is_speculation: true,
             ..Self::new(memory, superblock, [None], space)
@@ -118,7 +120,37 @@ impl<P: Pmem> Store<Overlay<P>> {
     pub fn reset(&self, reserve: &Reserve) {
         let mut space = self.space.lock();
         self.memory.clear();
-        *space = Space::Part(Part::new(reserve, self.memory.private_pages()));
+        *space = Space::Part(Box::new(Part::new(reserve, self.memory.private_pages())));
+    }
+
+    /// Notes that the service is given all changes up to now, and runs them while the speculation goes on. It has run
+    /// those before. Returns the numbers of pages and of headers of its reserve that the changes have taken.
+    pub fn send(&self) -> (usize, usize) {
+        match &mut *self.space.lock() {
+            Space::Part(part) => part.send(),
+            Space::Whole(_) => (0, 0),
+        }
+    }
+
+    /// Notes that the service has run what was [sent](Self::send), but for changes that had taken the pages `left`.
+    /// The changes stay private.
+    pub fn receive(&self, left: &HashSet<u64>) {
+        if let Space::Part(part) = &mut *self.space.lock() {
+            part.receive(left);
+        }
+    }
+
+    /// Drops the private lines of memory that the last transaction has freed: the service runs the transaction while
+    /// the speculation goes on, and others may use that memory then. A deleted object stays deleted. The caller holds
+    /// off all calls.
+    pub fn drop_freed(&self) {
+        let Space::Part(part) = &mut *self.space.lock() else {
+            return;
+        };
+        let Freed { pages, headers } = part.take_freed();
+        if !hit(Bug::FreedKept) {
+            self.memory.drop_freed(&pages, &headers);
+        }
     }
 
     /// Numbers of pages and of headers that the speculation can still use.
@@ -265,7 +297,7 @@ impl<P: Pmem> Store<P> {
             .into_iter()
             .for_each(|page| space.give_page(page));
         for header in reserve.headers.into_keys() {
-            space.give_header_and_page(header);
+            space.give_header_and_page(header, 0);
         }
     }
 

@@ -43,7 +43,8 @@ pub(crate) enum Step {
     TookReserved(u64),
     GavePage(u64),
     TookHeader(NewObject),
-    GaveHeader(u64),
+    /// The header of an object, and its first word before.
+    GaveHeader(u64, u64),
     /// The object was changed, and before that at this step, if ever.
     Changed(ObjectId, Option<usize>),
 }
@@ -445,9 +446,9 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         std::mem::take(&mut self.stock)
     }
 
-    /// Frees a header after the commit.
-    pub(crate) fn give_header(&mut self, header: u64) {
-        self.changes.steps.push(Step::GaveHeader(header));
+    /// Frees a header, whose first word was `was`, after the commit.
+    pub(crate) fn give_header(&mut self, header: u64, was: u64) {
+        self.changes.steps.push(Step::GaveHeader(header, was));
     }
 
     /// The present point.
@@ -492,7 +493,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
                     self.show(object);
                 }
             }
-            Step::GavePage(_) | Step::GaveHeader(_) => {}
+            Step::GavePage(_) | Step::GaveHeader(..) => {}
         }
     }
 

@@ -31,6 +31,10 @@ medium::seeded_bugs! {
     StoredNotFlushed,
     /// A ship counts for calls that were recorded after it.
     ShipEndedLate,
+    /// A ship beside calls drops what was recorded meanwhile from what the client sees.
+    DroppedBeside,
+    /// A client goes on with what the service has refused.
+    RefusalKept,
     /// A client relies on where paths led before a change.
     PathsKept,
     /// A batch deletes an object that another one has begun to hold.

@@ -1,11 +1,11 @@
 //! Passes: uses of held locks that do not change the state of the clerk.
 //!
-//! The clerk is *open* while no thread has a guard or waits for one, no lock is to be lowered, nothing is
-//! being shipped and the session lasts. A thread then gets a pass by one atomic step, and sees which locks
+//! The clerk is *open* while no thread has a guard or waits for one, no lock is to be lowered, no ship runs for
+//! which calls wait, and the session lasts. A thread then gets a pass by one atomic step, and sees which locks
 //! the client holds.
 //!
-//! 1. While there is a pass, the client lowers no lock that the pass names, and ships nothing, until the
-//!    session ends.
+//! 1. While there is a pass, the client lowers no lock that the pass names, and drops none of its changes from what
+//!    it sees, until the session ends: it begins ships beside calls only, and ends none.
 //! 2. Passes and guards exclude each other. Passes do not exclude each other: what the threads of a
 //!    client do under passes must be atomic by other means.
 //! 3. A thread that closes the clerk waits for the passes only, and no new ones are given meanwhile.

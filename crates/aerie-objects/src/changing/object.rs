@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::layout::header;
 use crate::load::Load;
 use crate::reading::collection::entries;
-use crate::reading::object::{WORDS, header, members, own, size};
+use crate::reading::object::{WORDS, header, members, own, size, word};
 use crate::reserve::NewObject;
 use crate::transaction::Transaction;
 use crate::{Kind, ObjectId, Readers};
@@ -66,8 +66,9 @@ impl<P: Pmem> Transaction<'_, P> {
             Kind::Collection => self.clear_table(object)?,
             Kind::MFile => self.cut_pages(object, 0)?,
         }
+        let was = word(self, object, header::KIND)?;
         self.set_header(object, header::KIND, 0)?;
-        self.give_header(object.header());
+        self.give_header(object.header(), was);
         Ok(())
     }
 

@@ -87,10 +87,19 @@ fn client(memory: Memory, access: Access) -> Result<Client, String> {
     Speculation::new(memory, access, who, clock, Atime::Never, host).map_err(text)
 }
 
+/// When a client ships.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ships {
+    AtEnd,
+    AfterEach,
+    /// Each put but the first comes before the end of the ship of the one before.
+    Beside,
+}
+
 /// Values of two keys, of which one has a value before.
 struct Puts {
     access: Access,
-    is_one_batch: bool,
+    ships: Ships,
 }
 
 /// The puts, in their order.
@@ -147,15 +156,26 @@ impl Program for Puts {
 
     fn run(&self, memory: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
         let client = client(memory, self.access)?;
-        let cx = Ctx::root();
         mark(0);
-        for (n, (key, value)) in PUTS.into_iter().enumerate() {
+        let put = |n: usize| {
+            let (key, value) = PUTS[n];
             let at = Name::new(Ino::ROOT, key);
-            client.put(&cx, at, 0o644, value, CONDITION).map_err(text)?;
-            if !self.is_one_batch {
-                client.sync().map_err(text)?;
-                mark(n as u64 + 1);
+            client.put(&Ctx::root(), at, 0o644, value, CONDITION)
+        };
+        put(0).map_err(text)?;
+        for n in 1..PUTS.len() {
+            match self.ships {
+                Ships::AtEnd => put(n),
+                Ships::AfterEach => client.sync().and_then(|()| {
+                    mark(n as u64);
+                    put(n)
+                }),
+                Ships::Beside => {
+                    let shipped = client.ship_beside(|end| put(n).and_then(|()| end()));
+                    shipped.inspect(|()| mark(n as u64))
+                }
             }
+            .map_err(text)?;
         }
         client.sync().map_err(text)?;
         mark(PUTS.len() as u64);
@@ -212,12 +232,9 @@ fn failure(puts: &Puts, model: PersistModel) -> Option<String> {
 fn a_crash_leaves_a_prefix_of_the_puts() {
     for model in PersistModel::ALL {
         for access in [Access::ReadWrite, Access::ReadOnly] {
-            for is_one_batch in [true, false] {
-                let puts = Puts {
-                    access,
-                    is_one_batch,
-                };
-                assert_eq!(failure(&puts, model), None);
+            for ships in [Ships::AtEnd, Ships::AfterEach, Ships::Beside] {
+                let puts = Puts { access, ships };
+                assert_eq!(failure(&puts, model), None, "{access:?}, {ships:?}");
             }
         }
     }
@@ -226,21 +243,19 @@ fn a_crash_leaves_a_prefix_of_the_puts() {
 /// A value that is not durable before its name shows it: by the client, and by the service.
 #[test]
 fn values_that_are_not_durable_in_time_are_found() {
-    let find = |access| {
-        let is_one_batch = false;
-        let puts = Puts {
-            access,
-            is_one_batch,
-        };
+    let find = |access, ships| {
+        let puts = Puts { access, ships };
         failure(&puts, PersistModel::Words).expect("a violation")
     };
-    pxfs::seeded::arm(Some(pxfs::seeded::Bug::StoredNotFlushed));
-    let found = find(Access::ReadWrite);
-    assert!(found.contains("puts there is"), "{found}");
-    pxfs::seeded::arm(None);
-    aerie_objects::seeded::arm(Some(aerie_objects::seeded::Bug::NoInitFence));
-    find(Access::ReadOnly);
-    aerie_objects::seeded::arm(None);
+    for ships in [Ships::AfterEach, Ships::Beside] {
+        pxfs::seeded::arm(Some(pxfs::seeded::Bug::StoredNotFlushed));
+        let found = find(Access::ReadWrite, ships);
+        assert!(found.contains("puts there is"), "{found}");
+        pxfs::seeded::arm(None);
+        aerie_objects::seeded::arm(Some(aerie_objects::seeded::Bug::NoInitFence));
+        find(Access::ReadOnly, ships);
+        aerie_objects::seeded::arm(None);
+    }
 }
 
 /// The model of this test has the values that the puts leave.
@@ -249,7 +264,7 @@ fn puts_leave_their_values() {
     let memory: Memory = Arc::new(MemoryPmem::new(48 * 4096));
     let puts = Puts {
         access: Access::ReadWrite,
-        is_one_batch: true,
+        ships: Ships::Beside,
     };
     puts.format(memory.clone()).unwrap();
     puts.run(memory.clone(), &|_| ()).unwrap();

@@ -111,6 +111,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if inode.is_ok_and(|inode| inode.attr.nlink == 0) {
             let buried = self.fs.change(|tx| self.fs.bury(tx, object));
             buried.map_err(Fault::errno)?;
+            self.fs.store.drop_freed();
         }
         let mut state = self.state.lock();
         state.opened.remove(&object);

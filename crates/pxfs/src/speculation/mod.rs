@@ -6,6 +6,8 @@
 //! - **C2** [`Speculation::ship`] has the service run the batch, and drops the overlay: what is read then
 //!   is what the service has made of it. `fsync` and `sync` ship. The calls of a batch are each atomic,
 //!   and durable in their order.
+//!   [`Speculation::ship_beside`] does so while calls go on. Their changes stay private afterwards, with all before
+//!   them, until a ship finds nothing that was recorded meanwhile.
 //! - **C3** Contents are stored in the shared memory at once, if it can be written, and are durable at
 //!   the next fsync or ship; aligned words of 8 bytes are atomic. A page that a recorded call changes at
 //!   the service is private until the batch was shipped, and its contents travel in the batch.
@@ -19,11 +21,14 @@
 //!
 //! The caller holds locks that cover what a call reads and changes.
 
+mod beside;
 mod calls;
 mod ships;
 mod values;
 mod write;
 
+#[cfg(test)]
+pub(crate) use beside::Sent;
 pub use write::InPlace;
 
 use crate::error::{Fault, Res};
@@ -99,6 +104,10 @@ struct State {
     /// Pages with contents that may not be durable.
     dirty: HashSet<u64>,
     refusal: Option<Refused>,
+    /// Whether the service may still have to run a batch, so that no other one may be shipped.
+    is_sent: bool,
+    /// Number of times that all was dropped.
+    session: u64,
 }
 
 impl State {
@@ -199,9 +208,15 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.fs.superblock()
     }
 
-    /// Bytes of the batch, and of memory for what it has changed.
-    pub fn pending_bytes(&self) -> u64 {
-        self.state.lock().batch.bytes().len() as u64 + self.overlay().used_bytes()
+    /// Bytes of the batch, and with those of memory for private changes.
+    pub fn pending_bytes(&self) -> [u64; 2] {
+        let batch = self.state.lock().batch.bytes().len() as u64;
+        [batch, batch + self.overlay().used_bytes()]
+    }
+
+    /// Whether it may [ship beside](Self::ship_beside) calls: the memory that it reads is the same all the time.
+    pub fn may_ship_beside(&self) -> bool {
+        self.access != Access::Partial
     }
 
     /// A number that grows with each change.
@@ -274,26 +289,44 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     fn ship_batch(&self, state: &mut State) -> Result<()> {
-        self.flush(state)?;
+        let dirty = std::mem::take(&mut state.dirty);
+        self.flush(dirty)?;
         if state.batch.count() == 0 {
             // Lines of calls that were undone stay private.
-            self.fs.store.restart(&state.reserve);
+            self.restart(state);
             return Ok(());
         }
         self.give_back(state);
-        match self.host.ship(state.batch.bytes()) {
+        let mut batch = std::mem::take(&mut state.batch);
+        take_choices(&mut state.reserve, &batch);
+        match self.host.ship(batch.bytes()) {
             Ok(answers) => {
-                self.take_answers(state, &answers);
+                self.take_answers(state, &batch, &answers);
+                batch.clear();
+                state.batch = batch;
+                self.restart(state);
                 Ok(())
             }
             Err(errno) => {
-                // Under `selvedge run` a fork may hold locks that the text of an error needs.
-                let number = errno.raw_os_error();
-                let why = format!("the calls were not shipped (errno {number})");
-                self.drop_all(state, why);
+                self.drop_unshipped(state, errno);
                 Err(errno)
             }
         }
+    }
+
+    /// Drops the overlay.
+    fn restart(&self, state: &State) {
+        self.fs.store.restart(&state.reserve);
+        self.fs.forget_xattrs();
+    }
+
+    fn drop_unshipped(&self, state: &mut State, errno: Errno) {
+        // Under `selvedge run` a fork may hold locks that the text of an error needs.
+        let number = errno.raw_os_error();
+        self.drop_all(
+            state,
+            format!("the calls were not shipped (errno {number})"),
+        );
     }
 
     /// Begins again after the session has ended: drops what was not shipped, the reserve, and the holds.
@@ -328,6 +361,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         *state = State {
             requests: state.requests,
             refusal: state.refusal.take(),
+            session: state.session + 1,
             ..State::default()
         };
         self.fs.store.reset(&state.reserve);
@@ -361,7 +395,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 let ino = inode::number(superblock, object);
                 self.push(state, None, Op::Hold { ino });
             }
-            if state.batch.bytes().len() >= PIECE {
+            if state.batch.bytes().len() >= PIECE && !state.is_sent {
                 self.ship_batch(state)?;
             }
         }
@@ -369,38 +403,43 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Makes contents durable.
-    fn flush(&self, state: &mut State) -> Result<()> {
-        if state.dirty.is_empty() || hit(Bug::StoredNotFlushed) {
+    fn flush(&self, dirty: HashSet<u64>) -> Result<()> {
+        if dirty.is_empty() || hit(Bug::StoredNotFlushed) {
             return Ok(());
         }
         let base = self.overlay().base();
-        for page in state.dirty.drain() {
+        for page in dirty {
             base.flush(page, PAGE);
         }
         let durable = base.fence(Rule::DurableBeforeReturn);
         durable.map_err(|error| Fault::Store(error.into()).errno())
     }
 
-    /// Takes the answers to the batch: what is accepted has used its choices.
-    fn take_answers(&self, state: &mut State, answers: &Answers) {
-        let batch = std::mem::take(&mut state.batch);
+    /// Takes the answers to a batch. If operations were refused, it returns the pages that they have chosen, which
+    /// are still reserved.
+    fn take_answers(
+        &self,
+        state: &mut State,
+        batch: &Batch,
+        answers: &Answers,
+    ) -> Option<HashSet<u64>> {
+        if answers.refused.is_empty() && answers.count >= batch.count() {
+            return None;
+        }
+        let mut left = HashSet::new();
+        self.paths_change();
         let mut refused = answers.refused.iter().peekable();
         for (number, operation) in (0..).zip(operations(batch.bytes())) {
             let Ok(operation) = operation else { break };
             let not_run = (number >= answers.count).then(|| not_run(number));
             let refusal = refused.next_if(|refused| refused.number == number);
-            match refusal.or(not_run.as_ref()) {
-                Some(refusal) => {
-                    self.paths_change();
-                    self.take_refused(state, &operation.op, refusal);
-                }
-                None => take_choices(&mut state.reserve, &operation.op),
+            if let Some(refusal) = refusal.or(not_run.as_ref()) {
+                left.extend(chosen(&operation.op).1);
+                self.take_refused(state, &operation.op, refusal);
             }
         }
-        state.batch = batch;
-        state.batch.clear();
-        self.fs.store.restart(&state.reserve);
-        self.fs.forget_xattrs();
+        left.iter().for_each(|page| state.reserve.put_page(*page));
+        Some(left)
     }
 
     fn take_refused(&self, state: &mut State, op: &Op<'_>, refusal: &Refused) {
@@ -409,17 +448,10 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         match *op {
             // No call waits for them.
             Op::Access { .. } | Op::Release { .. } => return,
-            // The caller may still name the file that was not made. So no other one gets its number in this session.
-            Op::Make { object, .. } | Op::Put { object, .. } => {
-                object.and_then(|object| state.reserve.take_object(object));
-            }
             Op::Tmpfile {
                 object: Some(object),
                 ..
-            } => {
-                state.reserve.take_object(object);
-                state.untell(object);
-            }
+            } => state.untell(object),
             Op::Hold { ino } | Op::Open { ino, .. } => {
                 object(ino)
                     .into_iter()
@@ -490,6 +522,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             Ok(done)
         };
         let done = self.fs.change(run).map_err(Fault::errno)?;
+        self.fs.store.drop_freed();
         let state = &mut *self.state.lock();
         let op = record(state, &done);
         self.push(state, Some((caller, by.now())), op);
@@ -516,9 +549,14 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             if more.is_empty() {
                 return Ok(());
             }
-            self.fs.store.extend(&more);
-            state.reserve.append(more);
+            self.extend(&mut state, more);
         }
+    }
+
+    /// Adds to the reserve. The gate is held for a change.
+    fn extend(&self, state: &mut State, more: Reserve) {
+        self.fs.store.extend(&more);
+        state.reserve.append(more);
     }
 
     /// Fails if the service will have no pages for the batch. The caller ships then, which frees what the calls
@@ -586,30 +624,32 @@ fn not_run(number: u32) -> Refused {
     }
 }
 
-/// Takes what an operation has used out of a reserve.
-fn take_choices(reserve: &mut Reserve, op: &Op<'_>) {
-    match op {
-        Op::Make { object, .. } | Op::Tmpfile { object, .. } => {
-            object.and_then(|object| reserve.take_object(object));
-        }
-        Op::Write { data, .. } => take_pages(reserve, data),
-        Op::Return { pages } => {
-            for page in pages {
-                reserve.take_page(*page);
-            }
-        }
-        Op::Put { data, object, .. } => {
-            object.and_then(|object| reserve.take_object(object));
-            take_pages(reserve, data);
-        }
-        _ => {}
-    }
-}
-
-fn take_pages(reserve: &mut Reserve, data: &Data<'_>) {
-    if let Data::Stored { pages, .. } = data {
+/// Takes what the operations of a batch have chosen out of a reserve. An object that is refused does not come back:
+/// the caller may still name the file that was not made, so that no other one gets its number in this session.
+fn take_choices(reserve: &mut Reserve, batch: &Batch) {
+    for operation in operations(batch.bytes()).flatten() {
+        let (object, pages) = chosen(&operation.op);
+        object.and_then(|object| reserve.take_object(object));
         for page in pages {
             reserve.take_page(*page);
         }
+    }
+}
+
+/// The object and the pages that an operation has chosen.
+fn chosen<'a>(op: &'a Op<'_>) -> (Option<ObjectId>, &'a [u64]) {
+    match op {
+        Op::Make { object, .. } | Op::Tmpfile { object, .. } => (*object, &[]),
+        Op::Write { data, .. } => (None, stored(data)),
+        Op::Return { pages } => (None, pages),
+        Op::Put { data, object, .. } => (*object, stored(data)),
+        _ => (None, &[]),
+    }
+}
+
+fn stored<'a>(data: &'a Data<'_>) -> &'a [u64] {
+    match data {
+        Data::Stored { pages, .. } => pages,
+        _ => &[],
     }
 }

@@ -50,6 +50,17 @@ impl Ships {
         Turn::Ship
     }
 
+    /// Begins a ship beside calls, unless one is under way. It counts for no thread that waits for its end.
+    pub(super) fn begin_beside(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().is_under_way, true)
+    }
+
+    /// Ends it.
+    pub(super) fn end_beside(&self) {
+        self.state.lock().is_under_way = false;
+        self.ended.notify_all();
+    }
+
     pub(super) fn are_under_way(&self) -> bool {
         self.state.lock().is_under_way
     }

@@ -544,13 +544,15 @@ fn what_a_client_claims_is_checked() {
 #[test]
 fn seeded_bugs_are_found() {
     // The explorer finds what only a crash shows. The tests of protected stores, of batches beside each other, of
-    // paths and of fsyncs find the other ones.
+    // ships, of paths and of fsyncs find the other ones.
     let elsewhere = [
         Bug::StoredNotFlushed,
         Bug::ParentIgnored,
         Bug::HeldUnclaimed,
         Bug::PathsKept,
         Bug::ShipEndedLate,
+        Bug::DroppedBeside,
+        Bug::RefusalKept,
     ];
     let bugs = Bug::ALL.iter().filter(|bug| !elsewhere.contains(bug));
     for bug in bugs {

@@ -11,6 +11,7 @@ mod hostile;
 mod paths;
 mod protected;
 mod sessions;
+mod ships;
 
 use crate::{MkfsOptions, Pxfs, mkfs};
 use medium::MemoryPmem;

@@ -1,0 +1,125 @@
+//! Ships beside calls.
+//!
+//! The service runs a batch while calls of the client go on. It changes the objects of the batch as the calls have
+//! changed them on the overlay, in the same order. So the overlay stays what the client has seen, while the service
+//! stores below it and afterwards: each line that the service stores is private here, or it is in memory that the batch
+//! has freed or the service has chosen, to which nothing here leads. Only pages of entries and of pointers have other
+//! places. Since lines lead to private pages, they stay together: until the end of a ship finds that nothing was
+//! recorded meanwhile, or until a ship for which calls wait.
+//!
+//! After a refusal the overlay is not what the service has made. The calls that were recorded since are then shipped at
+//! once, and the overlay is dropped.
+
+use super::{Host, LARGEST_REQUEST, Speculation, State, take_choices};
+use crate::seeded::{Bug, hit};
+use aerie_proto::ops::{Answers, Batch};
+use hashbrown::HashSet;
+use medium::Pmem;
+use vfs::Result;
+
+/// The calls that a ship takes, out of the state that others use.
+pub(crate) struct Sent {
+    batch: Batch,
+    dirty: HashSet<u64>,
+    /// Numbers of pages and of headers that it has taken of the reserve.
+    taken: (usize, usize),
+    /// [`State::session`].
+    session: u64,
+}
+
+impl<P: Pmem, H: Host> Speculation<P, H> {
+    /// Ships what was recorded, while calls go on. Does nothing while another ship is under way. `calmly` runs what it
+    /// gets at a time when no thread looks at the overlay outside of a call.
+    ///
+    /// # Errors
+    /// The connection is lost, or the memory has failed: all that was not shipped is undone.
+    pub fn ship_beside(
+        &self,
+        calmly: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut sent) = self.send() else {
+            return Ok(());
+        };
+        let mut answers = Some(self.run_sent(&mut sent));
+        calmly(&mut || match answers.take() {
+            Some(answers) => self.receive(&sent, answers),
+            None => Ok(()),
+        })
+    }
+
+    /// Begins a ship, which [`receive`](Self::receive) ends. `None` while another one is under way.
+    pub(crate) fn send(&self) -> Option<Sent> {
+        if !self.ships.begin_beside() {
+            return None;
+        }
+        let _gate = self.fs.gate.write();
+        let state = &mut *self.state.lock();
+        if state.batch.count() > 0 {
+            self.give_back(state);
+        }
+        let batch = std::mem::take(&mut state.batch);
+        take_choices(&mut state.reserve, &batch);
+        state.is_sent = true;
+        Some(Sent {
+            batch,
+            taken: self.fs.store.send(),
+            dirty: std::mem::take(&mut state.dirty),
+            session: state.session,
+        })
+    }
+
+    /// Has the service run what was sent, and reserves more before that: the service serves one request at a time.
+    pub(crate) fn run_sent(&self, sent: &mut Sent) -> Result<Answers> {
+        self.flush(std::mem::take(&mut sent.dirty))?;
+        if sent.batch.count() == 0 {
+            return Ok(Answers::default());
+        }
+        self.stock_up(sent.taken)?;
+        self.host.ship(sent.batch.bytes())
+    }
+
+    /// Ends a ship.
+    pub(crate) fn receive(&self, sent: &Sent, answers: Result<Answers>) -> Result<()> {
+        let _gate = self.fs.gate.write();
+        let received = self.take_received(&mut self.state.lock(), sent, answers);
+        self.ships.end_beside();
+        received
+    }
+
+    fn take_received(
+        &self,
+        state: &mut State,
+        sent: &Sent,
+        answers: Result<Answers>,
+    ) -> Result<()> {
+        if state.session != sent.session {
+            // All was dropped.
+            return answers.map(drop);
+        }
+        state.is_sent = false;
+        let answers = answers.inspect_err(|errno| self.drop_unshipped(state, *errno))?;
+        let refused = self.take_answers(state, &sent.batch, &answers);
+        let is_refused = refused.is_some() && !hit(Bug::RefusalKept);
+        self.fs.store.receive(&refused.unwrap_or_default());
+        if state.batch.count() == 0 || hit(Bug::DroppedBeside) {
+            self.restart(state);
+        } else if is_refused {
+            self.ship_batch(state)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that twice as much is reserved as was taken.
+    fn stock_up(&self, taken: (usize, usize)) -> Result<()> {
+        let left = self.fs.store.reserved();
+        let missing = |taken: usize, left| (2 * taken).min(LARGEST_REQUEST).saturating_sub(left);
+        let missing = (missing(taken.0, left.0), missing(taken.1, left.1));
+        if missing == (0, 0) {
+            return Ok(());
+        }
+        let more = self.host.reserve(missing.0, missing.1)?;
+        let _gate = self.fs.gate.write();
+        self.extend(&mut self.state.lock(), more);
+        Ok(())
+    }
+}
