@@ -73,6 +73,12 @@ pub trait PmemLayer: Send + Sync {
     fn prefetch(&self, off: u64) {
         self.below().prefetch(off);
     }
+
+    /// See [`Pmem::populate`].
+    #[inline]
+    fn populate(&self, off: u64, len: u64) {
+        self.below().populate(off, len);
+    }
 }
 
 impl<L: PmemLayer> Pmem for L {
@@ -119,6 +125,11 @@ impl<L: PmemLayer> Pmem for L {
     #[inline]
     fn prefetch(&self, off: u64) {
         PmemLayer::prefetch(self, off);
+    }
+
+    #[inline]
+    fn populate(&self, off: u64, len: u64) {
+        PmemLayer::populate(self, off, len);
     }
 }
 
@@ -186,5 +197,10 @@ impl<P: Pmem + ?Sized> Pmem for Arc<P> {
     #[inline]
     fn prefetch(&self, off: u64) {
         (**self).prefetch(off);
+    }
+
+    #[inline]
+    fn populate(&self, off: u64, len: u64) {
+        (**self).populate(off, len);
     }
 }

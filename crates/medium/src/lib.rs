@@ -200,6 +200,10 @@ pub trait Pmem: Send + Sync {
     /// ignores an offset outside of the region.
     fn prefetch(&self, _off: u64) {}
 
+    /// Prepares the pages of `off..off + len` for stores, so that these meet no page fault. A hint: it changes no
+    /// byte, and ignores a range outside of the region.
+    fn populate(&self, _off: u64, _len: u64) {}
+
     /// Whether the region has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0

@@ -41,7 +41,7 @@ use crate::{MediumError, Pmem, Rule};
 use guarded::Guarded;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync};
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -553,6 +553,18 @@ impl Pmem for MappedPmem {
     #[inline]
     fn prefetch(&self, off: u64) {
         self.raw.prefetch(off);
+    }
+
+    fn populate(&self, off: u64, len: u64) {
+        let page = rustix::param::page_size() as u64;
+        let (start, end) = (off / page * page, off.saturating_add(len));
+        if let Ok(at) = self.writable.at(start, end.saturating_sub(start) as usize) {
+            // The kernel asks whether this thread may store there.
+            let _window = self.window();
+            let len = (end - start) as usize;
+            // SAFETY: the range is inside of a mapping that outlives the call, and the advice changes no byte.
+            let _ = unsafe { madvise(at.cast(), len, Advice::LinuxPopulateWrite) };
+        }
     }
 
     #[inline]

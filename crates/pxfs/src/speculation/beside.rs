@@ -10,8 +10,9 @@
 //! After a refusal the overlay is not what the service has made. The calls that were recorded since are then shipped at
 //! once, and the overlay is dropped.
 
-use super::{Host, LARGEST_REQUEST, Speculation, State, take_choices};
+use super::{Access, Host, LARGEST_REQUEST, Speculation, State, take_choices};
 use crate::seeded::{Bug, hit};
+use aerie_objects::{PAGE, Reserve};
 use aerie_proto::ops::{Answers, Batch};
 use hashbrown::HashSet;
 use medium::Pmem;
@@ -44,7 +45,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         calmly(&mut || match answers.take() {
             Some(answers) => self.receive(&sent, answers),
             None => Ok(()),
-        })
+        })?;
+        self.stock_up(&sent)
     }
 
     /// Begins a ship, which [`receive`](Self::receive) ends. `None` while another one is under way.
@@ -68,13 +70,12 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         })
     }
 
-    /// Has the service run what was sent, and reserves more before that: the service serves one request at a time.
+    /// Has the service run what was sent.
     pub(crate) fn run_sent(&self, sent: &mut Sent) -> Result<Answers> {
         self.flush(std::mem::take(&mut sent.dirty))?;
         if sent.batch.count() == 0 {
             return Ok(Answers::default());
         }
-        self.stock_up(sent.taken)?;
         self.host.ship(sent.batch.bytes())
     }
 
@@ -109,17 +110,34 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         Ok(())
     }
 
-    /// Sees to it that twice as much is reserved as was taken.
-    fn stock_up(&self, taken: (usize, usize)) -> Result<()> {
-        let left = self.fs.store.reserved();
+    /// Sees to it that twice as much is reserved as a ship has taken. The service serves one request at a time: a call
+    /// that asks for more would wait for the end of the next ship.
+    pub(crate) fn stock_up(&self, sent: &Sent) -> Result<()> {
+        let (taken, left) = (sent.taken, self.fs.store.reserved());
         let missing = |taken: usize, left| (2 * taken).min(LARGEST_REQUEST).saturating_sub(left);
         let missing = (missing(taken.0, left.0), missing(taken.1, left.1));
         if missing == (0, 0) {
             return Ok(());
         }
         let more = self.host.reserve(missing.0, missing.1)?;
+        if self.access == Access::ReadWrite {
+            self.populate(&more);
+        }
         let _gate = self.fs.gate.write();
-        self.extend(&mut self.state.lock(), more);
+        let state = &mut *self.state.lock();
+        if state.session == sent.session {
+            self.extend(state, more);
+        }
         Ok(())
+    }
+
+    /// Prepares pages of a reserve for the stores of calls.
+    fn populate(&self, reserve: &Reserve) {
+        let mut pages: Vec<u64> = reserve.pages().collect();
+        pages.sort_unstable();
+        for run in pages.chunk_by(|page, next| page + PAGE == *next) {
+            let bytes = run.len() as u64 * PAGE;
+            self.overlay().base().populate(run[0], bytes);
+        }
     }
 }

@@ -153,6 +153,7 @@ impl<'a> Flying<'a> {
                 }),
                 Some(answers) => {
                     self.client.receive(&flight.sent, answers).unwrap();
+                    self.client.stock_up(&flight.sent).unwrap();
                     None
                 }
             },
