@@ -59,6 +59,8 @@ impl<'a, P: Pmem> Transaction<'a, P> {
                 .changed
                 .keys()
                 .for_each(|object| self.show(*object));
+            let changed = self.changes.changed.keys();
+            self.space.lock().note_changed(changed);
             self.give();
             return Ok(self.memory.fence(Rule::DurableBeforeUse)?);
         }

@@ -33,6 +33,12 @@ const _: () = assert!(WORDS / LINE == u64::BITS as usize);
 /// The lines of the first header of a page.
 const HEADER_LINES: u64 = (1 << (HEADER_BYTES / LINE_BYTES)) - 1;
 
+/// The page of a header, and its lines there.
+pub(crate) fn lines_of(header: u64) -> (u64, u64) {
+    let word = (header % PAGE / WORD_BYTES) as usize;
+    (header / PAGE * PAGE, header_lines(word))
+}
+
 /// The lines of the header that has this word.
 fn header_lines(word: usize) -> u64 {
     let header = word as u64 * WORD_BYTES / HEADER_BYTES;
@@ -90,6 +96,17 @@ type Parts<T> = Box<[OnceLock<Box<[T]>>]>;
 
 type Loaded<T> = std::result::Result<T, MediumError>;
 
+/// The slots that are used.
+#[derive(Default)]
+struct Used {
+    /// The page of each slot that was used since the last clear.
+    pages: Vec<u64>,
+    /// Those of them that are free again.
+    free: Vec<u32>,
+    /// Pages that may have no private line any more.
+    dropped: Vec<u64>,
+}
+
 /// A shared memory with private changes.
 pub struct Overlay<P> {
     base: P,
@@ -98,8 +115,7 @@ pub struct Overlay<P> {
     /// For each page, 1 more than the number of its slot, or 0.
     table: Parts<AtomicU32>,
     slots: Parts<OnceLock<Box<Slot>>>,
-    /// The page of each used slot.
-    used: Mutex<Vec<u64>>,
+    used: Mutex<Used>,
     /// Number of times that private changes were dropped, twice; odd meanwhile.
     clears: AtomicU64,
     failed: OnceLock<MediumError>,
@@ -153,9 +169,17 @@ impl<P: Pmem> Overlay<P> {
                 .is_some_and(|slot| slot.has(word) && !slot.is_grave(word))
     }
 
+    /// Whether a header is a grave.
+    pub(crate) fn is_grave(&self, header: u64) -> bool {
+        let word = (header % PAGE / WORD_BYTES) as usize;
+        let slot = self.slot(header / PAGE * PAGE);
+        slot.is_some_and(|slot| slot.is_grave(word))
+    }
+
     /// Bytes of memory that private changes take.
     pub fn used_bytes(&self) -> u64 {
-        self.used.lock().len() as u64 * PAGE
+        let used = self.used.lock();
+        (used.pages.len() - used.free.len()) as u64 * PAGE
     }
 
     /// Drops all private changes.
@@ -164,7 +188,7 @@ impl<P: Pmem> Overlay<P> {
         self.clears.fetch_add(1, Ordering::Relaxed);
         // A reader that sees a change from here on also sees the odd number.
         fence(Ordering::Release);
-        for (number, page) in used.drain(..).enumerate() {
+        for (number, page) in used.pages.drain(..).enumerate() {
             if let Some(entry) = self.entry(page) {
                 entry.store(0, Ordering::Relaxed);
             }
@@ -172,8 +196,34 @@ impl<P: Pmem> Overlay<P> {
                 slot.drop_lines(u64::MAX);
             }
         }
+        used.free.clear();
+        used.dropped.clear();
         self.denied.store(0, Ordering::Relaxed);
         self.clears.fetch_add(1, Ordering::Release);
+    }
+
+    /// Drops private lines, given as bits for each page. No thread reads meanwhile.
+    pub(crate) fn drop_lines(&self, lines: impl IntoIterator<Item = (u64, u64)>) {
+        let used = &mut *self.used.lock();
+        for (page, lines) in lines {
+            if let Some(slot) = self.slot(page) {
+                slot.drop_lines(lines);
+                used.dropped.push(page);
+            }
+        }
+        for page in used.dropped.drain(..) {
+            let Some((entry, number)) = self.entry(page).and_then(|entry| {
+                let number = entry.load(Ordering::Relaxed).checked_sub(1)?;
+                Some((entry, number))
+            }) else {
+                continue;
+            };
+            let is_empty = |slot: &Slot| slot.lines.load(Ordering::Relaxed) == 0;
+            if self.slot_of(number).is_some_and(is_empty) {
+                entry.store(0, Ordering::Relaxed);
+                used.free.push(number);
+            }
+        }
     }
 
     /// Drops the private lines of freed pages, and makes graves of freed headers, given with their first words before.
@@ -181,12 +231,15 @@ impl<P: Pmem> Overlay<P> {
         if pages.is_empty() && headers.is_empty() {
             return;
         }
-        let _used = self.used.lock();
+        let used = &mut *self.used.lock();
         self.clears.fetch_add(1, Ordering::Relaxed);
         // As in `clear`.
         fence(Ordering::Release);
-        for slot in pages.iter().filter_map(|page| self.slot(*page)) {
-            slot.drop_lines(u64::MAX);
+        for page in pages {
+            if let Some(slot) = self.slot(*page) {
+                slot.drop_lines(u64::MAX);
+                used.dropped.push(*page);
+            }
         }
         for (header, was) in headers {
             let word = (header % PAGE / WORD_BYTES) as usize;
@@ -257,11 +310,16 @@ impl<P: Pmem> Overlay<P> {
         let new_part = || (0..PART).map(|_| AtomicU32::new(0)).collect();
         let entry = &self.table.get(number / PART)?.get_or_init(new_part)[number % PART];
         let mut used = self.used.lock();
-        let next = used.len();
+        if let Some(free) = used.free.pop() {
+            used.pages[free as usize] = page;
+            entry.store(free + 1, Ordering::Release);
+            return self.slot_of(free);
+        }
+        let next = used.pages.len();
         let part = self.slots.get(next / SLOT_PART)?;
         let part = part.get_or_init(|| unset(SLOT_PART as u64));
         let slot = part[next % SLOT_PART].get_or_init(|| Box::new(Slot::new()));
-        used.push(page);
+        used.pages.push(page);
         entry.store(next as u32 + 1, Ordering::Release);
         Some(slot)
     }

@@ -45,6 +45,8 @@ medium::seeded_bugs! {
     HeadersNotFenced,
     /// A speculation keeps private lines of memory that the service has freed.
     FreedKept,
+    /// A speculation drops changes of files that the service has not run.
+    ChangedDropped,
     /// A speculation forgets that it has deleted an object.
     NotBuried,
     /// A directory moves beside other transactions.

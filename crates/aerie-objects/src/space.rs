@@ -5,7 +5,7 @@ use crate::layout::PAGE;
 use crate::reserve::{NewObject, Reserve};
 use crate::whole::{HEADERS, Whole};
 use crate::{Kind, ObjectId, Readers};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Free pages and headers.
@@ -33,6 +33,10 @@ pub(crate) struct Part {
     /// Headers and pages of the reserve that were taken, the last one last.
     taken_headers: Vec<(u64, u64)>,
     taken_pages: Vec<u64>,
+    /// The objects that were changed since the owner was given changes, and those of the changes that it is running, by
+    /// their headers: a new object may be of another kind than the one that was deleted there.
+    changed: HashMap<u64, ObjectId>,
+    sent_changed: HashMap<u64, ObjectId>,
     /// Shared memory that the last transaction has freed.
     freed_shared: Freed,
     /// Numbers of pages and of headers of the reserve that the changes have taken which the owner is running.
@@ -58,6 +62,8 @@ impl Part {
             taken_private: 0,
             taken_headers: Vec::new(),
             taken_pages: Vec::new(),
+            changed: HashMap::new(),
+            sent_changed: HashMap::new(),
             freed_shared: Freed::default(),
             sent: (0, 0),
         };
@@ -77,6 +83,8 @@ impl Part {
         self.freed.clear();
         self.taken_private = 0;
         self.unused = self.private.clone();
+        self.changed.clear();
+        self.sent_changed.clear();
         self.freed_shared = Freed::default();
         self.sent = (0, 0);
     }
@@ -85,17 +93,35 @@ impl Part {
     /// of pages and of headers of the reserve that they have taken.
     pub(crate) fn send(&mut self) -> (usize, usize) {
         self.taken_private = 0;
+        self.sent_changed = std::mem::take(&mut self.changed);
         self.sent = (self.taken_pages.len(), self.taken_headers.len());
         self.sent
     }
 
-    /// Notes that the owner has run what was sent, but for changes that had taken the pages `left`.
-    pub(crate) fn receive(&mut self, left: &HashSet<u64>) {
+    /// Notes that the owner has run what was sent, but for changes that had taken the pages `left`. Returns the objects
+    /// that were not changed since.
+    pub(crate) fn receive(&mut self, left: &HashSet<u64>) -> Vec<ObjectId> {
         let (pages, headers) = std::mem::take(&mut self.sent);
         self.taken_headers.drain(..headers);
         let pages = self.taken_pages.drain(..pages);
         let left: Vec<u64> = pages.filter(|page| left.contains(page)).collect();
         self.taken_pages.splice(..0, left);
+        let changed = &self.changed;
+        let sent = self.sent_changed.drain();
+        let left = sent.filter(|(header, _)| !changed.contains_key(header));
+        left.map(|(_, object)| object).collect()
+    }
+
+    /// The objects that were changed since the owner was given changes.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &ObjectId> {
+        self.changed.values()
+    }
+
+    /// Frees a page if it is private.
+    pub(crate) fn free_private(&mut self, page: u64) {
+        if page / PAGE >= self.private.start {
+            self.freed.push(page);
+        }
     }
 
     pub(crate) fn take_freed(&mut self) -> Freed {
@@ -212,6 +238,14 @@ impl Space {
         match self {
             Self::Whole(whole) => whole.give_header_and_page(header),
             Self::Part(part) => part.freed_shared.headers.push((header, was)),
+        }
+    }
+
+    /// Notes which objects a transaction of a speculation has changed.
+    pub(crate) fn note_changed<'o>(&mut self, objects: impl Iterator<Item = &'o ObjectId>) {
+        if let Self::Part(part) = self {
+            let by_header = |object: &ObjectId| (object.header(), *object);
+            part.changed.extend(objects.map(by_header));
         }
     }
 

@@ -5,9 +5,10 @@ use crate::error::{Error, Result};
 use crate::layout::PAGE;
 use crate::load::Load;
 use crate::log::{Log, Replayed, replay};
-use crate::overlay::Overlay;
+use crate::overlay::{Overlay, lines_of};
 use crate::protection::Protection;
 use crate::reading::object::generation;
+use crate::reading::tree::Root;
 use crate::reserve::Reserve;
 use crate::seeded::{Bug, hit};
 use crate::slots::{Company, Slots};
@@ -15,7 +16,7 @@ use crate::space::{Freed, Part, Space};
 use crate::superblock::Superblock;
 use crate::transaction::{Buffers, Changes, Transaction, clear_header_pages};
 use crate::whole::Whole;
-use crate::{ObjectId, Readers};
+use crate::{Kind, ObjectId, Readers};
 use hashbrown::HashSet;
 use medium::Pmem;
 use vfs::check::Report;
@@ -133,11 +134,39 @@ impl<P: Pmem> Store<Overlay<P>> {
     }
 
     /// Notes that the service has run what was [sent](Self::send), but for changes that had taken the pages `left`.
-    /// The changes stay private.
+    /// Files that were not changed since are read from the shared memory, if they are short. Other changes stay private.
+    /// No thread reads meanwhile.
     pub fn receive(&self, left: &HashSet<u64>) {
-        if let Space::Part(part) = &mut *self.space.lock() {
-            part.receive(left);
+        let mut space = self.space.lock();
+        let Space::Part(part) = &mut *space else {
+            return;
+        };
+        let mut lines = Vec::new();
+        for object in part.receive(left) {
+            let root = match object.kind() {
+                // The header in the shared memory may be that of another object.
+                _ if self.memory.is_grave(object.header()) => Ok(None),
+                Kind::MFile => Root::load(&self.memory, object),
+                // Its buckets refer to each other.
+                Kind::Collection => continue,
+            };
+            match root {
+                Ok(None) => {}
+                Ok(Some(root)) if root.height <= 1 => {
+                    let is_private = self.memory.private_pages().contains(&(root.page / PAGE));
+                    if root.height == 1 || is_private {
+                        lines.push((root.page, u64::MAX));
+                    }
+                    part.free_private(root.page);
+                }
+                _ => continue,
+            }
+            lines.push(lines_of(object.header()));
         }
+        if hit(Bug::ChangedDropped) {
+            lines.extend(part.changed().map(|object| lines_of(object.header())));
+        }
+        self.memory.drop_lines(lines);
     }
 
     /// Drops the private lines of memory that the last transaction has freed: the service runs the transaction while

@@ -202,7 +202,7 @@ const KINDS: [[bool; 2]; 3] = [[true, true], [true, false], [false, false]];
 
 #[test]
 fn clients_see_what_they_have_changed_while_it_is_shipped() {
-    for seed in 0..60 {
+    for seed in 0..90 {
         let kinds = KINDS[seed as usize % KINDS.len()];
         assert_eq!(run(kinds, seed), None, "clients {kinds:?}, seed {seed}");
     }
@@ -221,7 +221,11 @@ fn bugs_of_ships_beside_calls_are_found() {
     };
     let dropped = || arm(Some(Bug::DroppedBeside));
     assert!(finds(&dropped, &|| arm(None)), "DroppedBeside");
-    for bug in [objects::Bug::FreedKept, objects::Bug::NotBuried] {
+    for bug in [
+        objects::Bug::FreedKept,
+        objects::Bug::NotBuried,
+        objects::Bug::ChangedDropped,
+    ] {
         let kept = || objects::arm(Some(bug));
         assert!(finds(&kept, &|| objects::arm(None)), "{bug:?}");
     }
