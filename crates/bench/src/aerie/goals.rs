@@ -2,7 +2,7 @@
 
 use super::calls::Op;
 use super::sharing::{Mix, Role};
-use super::{Options, Row, Target, clients};
+use super::{Options, Row, Target, clients, untar};
 use crate::micro::{Bound, Goal};
 
 /// Calls that are compared with those on the mount.
@@ -29,14 +29,13 @@ impl Found<'_> {
         Some([ns(other.name())?, ns(OURS)?])
     }
 
-    /// A small file that an unmodified program reads.
-    fn under_run(&self) -> Option<Goal> {
-        let op = Op::ReadSmall.name();
+    /// Work of an unmodified program.
+    fn under_run(&self, op: &str, most: f64) -> Option<Goal> {
         let ns = |target: Target| self.row(target.name(), op, 1)?.ns_median;
         Some(Goal {
             what: format!("{op} under run / tmpfs"),
             figure: ns(Target::Run)? / ns(Target::Tmpfs)?,
-            bound: Bound::AtMost(1.0),
+            bound: Bound::AtMost(most),
         })
     }
 
@@ -99,7 +98,8 @@ pub(super) fn judge(rows: &[Row], options: &Options) -> Vec<Goal> {
     });
     with_tmpfs
         .chain(with_fuse)
-        .chain(found.under_run())
+        .chain(found.under_run(Op::ReadSmall.name(), 1.0))
+        .chain(found.under_run(untar::OPS[0], 1.3))
         .chain(
             [(1, 1.86), (2, 1.3)]
                 .into_iter()

@@ -14,6 +14,7 @@ mod protection;
 mod run;
 mod sharing;
 mod under_run;
+mod untar;
 
 pub use options::{Options, Part, Target};
 
@@ -178,6 +179,10 @@ fn notes(options: &Options) -> Vec<String> {
              workloads have {} files.",
             options.time.as_secs_f64(),
             options.files
+        ),
+        format!(
+            "untar and rm -rf: tar(1) and rm(1) on a tree of {} files, from the start of the command to its end.",
+            options.tree_files
         ),
     ]
 }

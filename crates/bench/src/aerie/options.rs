@@ -118,17 +118,20 @@ pub enum Part {
     Batches,
     /// Changes of protection.
     Protection,
+    /// Programs that make and remove a tree of files.
+    Untar,
 }
 
 impl Part {
     /// All parts, in the order of the report.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Calls,
         Self::Sharing,
         Self::Workloads,
         Self::Clients,
         Self::Batches,
         Self::Protection,
+        Self::Untar,
     ];
 
     /// The name of the part, as `--part` takes it.
@@ -140,6 +143,7 @@ impl Part {
             Self::Clients => "clients",
             Self::Batches => "batches",
             Self::Protection => "protection",
+            Self::Untar => "untar",
         }
     }
 }
@@ -169,6 +173,8 @@ pub struct Options {
     pub rounds: u32,
     /// Files of each workload.
     pub files: usize,
+    /// Files of the tree that programs unpack.
+    pub tree_files: u32,
     /// The time of one run of clients or of a workload.
     pub time: Duration,
     /// The largest number of clients.
@@ -186,6 +192,7 @@ impl Default for Options {
             file_bytes: usual_file_bytes(),
             rounds: 30,
             files: 1000,
+            tree_files: 17_000,
             time: Duration::from_secs(1),
             clients: 4,
         }
@@ -199,6 +206,7 @@ impl Options {
             file_bytes: 4 << 20,
             rounds: 1,
             files: 50,
+            tree_files: 200,
             time: Duration::from_millis(20),
             clients: 2,
             ..self

@@ -2,7 +2,7 @@
 
 use super::calls::Calls;
 use super::options::ROOM;
-use super::{Options, Part, Row, Target, clients, protection, sharing, under_run};
+use super::{Options, Part, Row, Target, clients, protection, sharing, under_run, untar};
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::machine::Pinned;
@@ -41,6 +41,7 @@ impl Run<'_> {
             Part::Clients => self.clients(),
             Part::Batches => self.batches(),
             Part::Protection => self.protection(),
+            Part::Untar => self.untar(),
         }
     }
 
@@ -247,6 +248,23 @@ impl Run<'_> {
             let made = Made::Service(Arc::new(start(protection::IMAGE_BYTES)?));
             let rows = protection::measure(target, &*made.client()?, self.options.rounds)?;
             self.rows.extend(rows);
+        }
+        Ok(())
+    }
+
+    /// Programs on a tree of files.
+    fn untar(&mut self) -> Result<()> {
+        let targets = self.some(&[Target::Run, Target::Tmpfs]);
+        if self.options.dir.is_some() || targets.is_empty() {
+            return Ok(());
+        }
+        self.next("untar and rm")?;
+        match untar::measure(&targets, self.options, &self.interrupt) {
+            Ok(rows) => self.rows.extend(rows),
+            Err(why) => self.rows.push(Row {
+                op: untar::OPS[0].into(),
+                ..Row::missing(Target::Run.name(), &why)
+            }),
         }
         Ok(())
     }
