@@ -204,7 +204,7 @@ impl<P: Memory> Mapped<P> {
     pub(crate) fn stop(&self) -> Result<()> {
         let shipped = match self.connection().ended() {
             Some(_) => Err(Errno::NODEV),
-            None => self.clerk.quietly(|| self.fs().sync()),
+            None => self.sync_quietly(),
         };
         self.schedule.stop();
         self.linger.end();
@@ -247,7 +247,17 @@ impl<P: Memory> Mapped<P> {
     /// given up after its changes are durable.
     fn settle(&self, ino: Ino, check: impl FnOnce(&Speculation<P>) -> Result<()>) -> Result<()> {
         self.call(Need::Inode(ino, Shared), check)?;
-        self.checked(self.clerk.quietly(|| self.fs().sync()))
+        self.checked(self.sync_quietly())
+    }
+
+    /// Makes all changes durable. It fails if the connection has ended: a ship of another thread may have lost changes,
+    /// and a refusal is reported once.
+    fn sync_quietly(&self) -> Result<()> {
+        self.clerk.quietly(|| self.fs().sync())?;
+        match self.connection().ended() {
+            Some(_) => Err(Errno::NODEV),
+            None => Ok(()),
+        }
     }
 
     /// Runs a call under locks that other calls of this client do not share.
@@ -638,7 +648,7 @@ impl<P: Memory> FileSystem for Mapped<P> {
 
     fn sync(&self) -> Result<()> {
         self.check()?;
-        self.checked(self.clerk.quietly(|| self.fs().sync()))
+        self.checked(self.sync_quietly())
     }
 
     fn statfs(&self) -> Result<StatFs> {

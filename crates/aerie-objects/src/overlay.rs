@@ -2,7 +2,8 @@
 //!
 //! - A word that was stored here is read from here, all others from the shared memory. Lines without
 //!   private words follow the shared memory: headers of other objects may be in the same page.
-//! - The header of a deleted object is a *grave*: it is read as zeros until the shared memory has another object there.
+//! - The header of a deleted object is a *grave*: it is read as zeros while the shared memory has that object, and
+//!   follows the shared memory afterwards.
 //! - After the shared memory there are private pages, which only this process sees.
 //! - A read of a page without private lines costs three loads more than one of the shared memory.
 //! - One thread at a time stores or clears. Others may read meanwhile: [`Overlay::stable`] returns what
@@ -49,7 +50,8 @@ fn header_lines(word: usize) -> u64 {
 struct Slot {
     /// The lines that are private.
     lines: AtomicU64,
-    /// Those of graves. The first word of each has the first word of the header before.
+    /// Those of them that are graves. The first word of each has the first word of the header before. Bits of lines that
+    /// are not private mean nothing: a reader may have seen that a line was.
     graves: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -80,7 +82,6 @@ impl Slot {
 
     fn drop_lines(&self, lines: u64) {
         self.lines.fetch_and(!lines, Ordering::Relaxed);
-        self.graves.fetch_and(!lines, Ordering::Relaxed);
     }
 
     fn bury(&self, header: usize, was: u64) {
@@ -101,8 +102,10 @@ type Loaded<T> = std::result::Result<T, MediumError>;
 struct Used {
     /// The page of each slot that was used since the last clear.
     pages: Vec<u64>,
-    /// Those of them that are free again.
+    /// Those of them that are free again, and those that will be after the next time that lines are dropped: a reader may
+    /// still look at one.
     free: Vec<u32>,
+    resting: Vec<u32>,
     /// Pages that may have no private line any more.
     dropped: Vec<u64>,
 }
@@ -173,13 +176,13 @@ impl<P: Pmem> Overlay<P> {
     pub(crate) fn is_grave(&self, header: u64) -> bool {
         let word = (header % PAGE / WORD_BYTES) as usize;
         let slot = self.slot(header / PAGE * PAGE);
-        slot.is_some_and(|slot| slot.is_grave(word))
+        slot.is_some_and(|slot| slot.has(word) && slot.is_grave(word))
     }
 
     /// Bytes of memory that private changes take.
     pub fn used_bytes(&self) -> u64 {
         let used = self.used.lock();
-        (used.pages.len() - used.free.len()) as u64 * PAGE
+        (used.pages.len() - used.free.len() - used.resting.len()) as u64 * PAGE
     }
 
     /// Drops all private changes.
@@ -197,14 +200,19 @@ impl<P: Pmem> Overlay<P> {
             }
         }
         used.free.clear();
+        used.resting.clear();
         used.dropped.clear();
         self.denied.store(0, Ordering::Relaxed);
         self.clears.fetch_add(1, Ordering::Release);
     }
 
-    /// Drops private lines, given as bits for each page. No thread reads meanwhile.
+    /// Drops private lines, given as bits for each page. The shared memory has the same objects.
     pub(crate) fn drop_lines(&self, lines: impl IntoIterator<Item = (u64, u64)>) {
         let used = &mut *self.used.lock();
+        self.clears.fetch_add(1, Ordering::Relaxed);
+        // As in `clear`.
+        fence(Ordering::Release);
+        used.free.append(&mut used.resting);
         for (page, lines) in lines {
             if let Some(slot) = self.slot(page) {
                 slot.drop_lines(lines);
@@ -221,9 +229,10 @@ impl<P: Pmem> Overlay<P> {
             let is_empty = |slot: &Slot| slot.lines.load(Ordering::Relaxed) == 0;
             if self.slot_of(number).is_some_and(is_empty) {
                 entry.store(0, Ordering::Relaxed);
-                used.free.push(number);
+                used.resting.push(number);
             }
         }
+        self.clears.fetch_add(1, Ordering::Release);
     }
 
     /// Drops the private lines of freed pages, and makes graves of freed headers, given with their first words before.
@@ -312,13 +321,16 @@ impl<P: Pmem> Overlay<P> {
         let mut used = self.used.lock();
         if let Some(free) = used.free.pop() {
             used.pages[free as usize] = page;
+            let slot = self.slot_of(free)?;
+            slot.graves.store(0, Ordering::Relaxed);
             entry.store(free + 1, Ordering::Release);
-            return self.slot_of(free);
+            return Some(slot);
         }
         let next = used.pages.len();
         let part = self.slots.get(next / SLOT_PART)?;
         let part = part.get_or_init(|| unset(SLOT_PART as u64));
         let slot = part[next % SLOT_PART].get_or_init(|| Box::new(Slot::new()));
+        slot.graves.store(0, Ordering::Relaxed);
         used.pages.push(page);
         entry.store(next as u32 + 1, Ordering::Release);
         Some(slot)
@@ -339,8 +351,11 @@ impl<P: Pmem> Overlay<P> {
     fn load_grave(&self, slot: &Slot, off: u64) -> Loaded<u64> {
         let header = off / HEADER_BYTES * HEADER_BYTES;
         let was = slot.words[(header % PAGE / WORD_BYTES) as usize].load(Ordering::Relaxed);
-        match self.base.load(header)? == was {
+        let found = self.base.load(header)?;
+        match found == was {
             true => Ok(0),
+            // The first word may change meanwhile.
+            false if off == header => Ok(found),
             false => self.base.load(off),
         }
     }
@@ -381,7 +396,7 @@ impl<P: Pmem> Overlay<P> {
         };
         let slot = self.make_slot(page).ok_or(out_of_range)?;
         let word = (off % PAGE / WORD_BYTES) as usize;
-        if slot.is_grave(word) {
+        if slot.has(word) && slot.is_grave(word) {
             slot.drop_lines(header_lines(word));
         }
         if !slot.has(word) {
@@ -391,6 +406,8 @@ impl<P: Pmem> Overlay<P> {
             for (to, from) in slot.words[first..].iter().zip(line) {
                 to.store(from, Ordering::Relaxed);
             }
+            slot.graves
+                .fetch_and(!(1 << (word / LINE)), Ordering::Relaxed);
             slot.lines.fetch_or(1 << (word / LINE), Ordering::Release);
         }
         let word = &slot.words[word];

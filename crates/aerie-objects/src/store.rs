@@ -135,14 +135,15 @@ impl<P: Pmem> Store<Overlay<P>> {
 
     /// Notes that the service has run what was [sent](Self::send), but for changes that had taken the pages `left`.
     /// Files that were not changed since are read from the shared memory, if they are short. Other changes stay private.
-    /// No thread reads meanwhile.
-    pub fn receive(&self, left: &HashSet<u64>) {
+    /// No thread with locks reads meanwhile. Returns all objects that were not changed since.
+    pub fn receive(&self, left: &HashSet<u64>) -> Vec<ObjectId> {
         let mut space = self.space.lock();
         let Space::Part(part) = &mut *space else {
-            return;
+            return Vec::new();
         };
         let mut lines = Vec::new();
-        for object in part.receive(left) {
+        let settled = part.receive(left);
+        for object in settled.iter().copied() {
             let root = match object.kind() {
                 // The header in the shared memory may be that of another object.
                 _ if self.memory.is_grave(object.header()) => Ok(None),
@@ -167,6 +168,7 @@ impl<P: Pmem> Store<Overlay<P>> {
             lines.extend(part.changed().map(|object| lines_of(object.header())));
         }
         self.memory.drop_lines(lines);
+        settled
     }
 
     /// Drops the private lines of memory that the last transaction has freed: the service runs the transaction while

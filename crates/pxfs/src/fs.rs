@@ -347,7 +347,17 @@ impl<P: Pmem> Pxfs<P> {
         }
     }
 
-    /// Drops them.
+    /// Drops those of some objects.
+    pub(crate) fn forget_xattrs_of(&self, objects: &[ObjectId]) {
+        if let Side::Client(xattrs) = &self.side {
+            let mut xattrs = xattrs.lock();
+            objects
+                .iter()
+                .for_each(|object| drop(xattrs.remove(object)));
+        }
+    }
+
+    /// Drops all of them.
     pub(crate) fn forget_xattrs(&self) {
         if let Side::Client(xattrs) = &self.side {
             xattrs.lock().clear();

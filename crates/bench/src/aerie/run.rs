@@ -261,10 +261,13 @@ impl Run<'_> {
         self.next("untar and rm")?;
         match untar::measure(&targets, self.options, &self.interrupt) {
             Ok(rows) => self.rows.extend(rows),
-            Err(why) => self.rows.push(Row {
-                op: untar::OPS[0].into(),
-                ..Row::missing(Target::Run.name(), &why)
-            }),
+            Err(why) => {
+                self.interrupt.check()?;
+                self.rows.push(Row {
+                    op: untar::OPS[0].into(),
+                    ..Row::missing("untar", &why)
+                });
+            }
         }
         Ok(())
     }

@@ -4,13 +4,13 @@
 //! changed them on the overlay, in the same order. So the overlay stays what the client has seen, while the service
 //! stores below it and afterwards: each line that the service stores is private here, or it is in memory that the batch
 //! has freed or the service has chosen, to which nothing here leads. Only pages of entries and of pointers have other
-//! places. Since lines lead to private pages, they stay together: until the end of a ship finds that nothing was
-//! recorded meanwhile, or until a ship for which calls wait.
+//! places. Since lines lead to private pages, those of an object stay together: until the end of a ship after which a
+//! short file was not changed, or during which nothing was recorded, or until a ship for which calls wait.
 //!
 //! After a refusal the overlay is not what the service has made. The calls that were recorded since are then shipped at
 //! once, and the overlay is dropped.
 
-use super::{Access, Host, LARGEST_REQUEST, Speculation, State, take_choices};
+use super::{Access, Host, LARGEST_REQUEST, Speculation, take_choices};
 use crate::seeded::{Bug, hit};
 use aerie_objects::{PAGE, Reserve};
 use aerie_proto::ops::{Answers, Batch};
@@ -30,7 +30,7 @@ pub(crate) struct Sent {
 
 impl<P: Pmem, H: Host> Speculation<P, H> {
     /// Ships what was recorded, while calls go on. Does nothing while another ship is under way. `calmly` runs what it
-    /// gets at a time when no thread looks at the overlay outside of a call.
+    /// gets while no thread has a pass.
     ///
     /// # Errors
     /// The connection is lost, or the memory has failed: all that was not shipped is undone.
@@ -42,14 +42,17 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             return Ok(());
         };
         let mut answers = Some(self.run_sent(&mut sent));
-        calmly(&mut || match answers.take() {
+        let received = calmly(&mut || match answers.take() {
             Some(answers) => self.receive(&sent, answers),
             None => Ok(()),
-        })?;
-        self.stock_up(&sent)
+        });
+        let stocked = received.and_then(|()| self.stock_up(&sent));
+        drop(sent);
+        // From here on this thread takes no lock that a fork of the process needs.
+        self.ships.end_beside(stocked)
     }
 
-    /// Begins a ship, which [`receive`](Self::receive) ends. `None` while another one is under way.
+    /// Begins a ship. `None` while another one is under way.
     pub(crate) fn send(&self) -> Option<Sent> {
         if !self.ships.begin_beside() {
             return None;
@@ -79,20 +82,10 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.host.ship(sent.batch.bytes())
     }
 
-    /// Ends a ship.
+    /// Takes the answers to what was sent.
     pub(crate) fn receive(&self, sent: &Sent, answers: Result<Answers>) -> Result<()> {
         let _gate = self.fs.gate.write();
-        let received = self.take_received(&mut self.state.lock(), sent, answers);
-        self.ships.end_beside();
-        received
-    }
-
-    fn take_received(
-        &self,
-        state: &mut State,
-        sent: &Sent,
-        answers: Result<Answers>,
-    ) -> Result<()> {
+        let state = &mut *self.state.lock();
         if state.session != sent.session {
             // All was dropped.
             return answers.map(drop);
@@ -101,7 +94,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let answers = answers.inspect_err(|errno| self.drop_unshipped(state, *errno))?;
         let refused = self.take_answers(state, &sent.batch, &answers);
         let is_refused = refused.is_some() && !hit(Bug::RefusalKept);
-        self.fs.store.receive(&refused.unwrap_or_default());
+        let settled = self.fs.store.receive(&refused.unwrap_or_default());
+        self.fs.forget_xattrs_of(&settled);
         if state.batch.count() == 0 || hit(Bug::DroppedBeside) {
             self.restart(state);
         } else if is_refused {
@@ -111,16 +105,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Sees to it that twice as much is reserved as a ship has taken. The service serves one request at a time: a call
-    /// that asks for more would wait for the end of the next ship.
+    /// that asks for more would wait for the end of the next ship. Threads that wait for this one come first.
     pub(crate) fn stock_up(&self, sent: &Sent) -> Result<()> {
         let (taken, left) = (sent.taken, self.fs.store.reserved());
         let missing = |taken: usize, left| (2 * taken).min(LARGEST_REQUEST).saturating_sub(left);
         let missing = (missing(taken.0, left.0), missing(taken.1, left.1));
-        if missing == (0, 0) {
+        if missing == (0, 0) || self.ships.are_awaited() {
             return Ok(());
         }
         let more = self.host.reserve(missing.0, missing.1)?;
-        if self.access == Access::ReadWrite {
+        if self.access == Access::ReadWrite && !self.ships.are_awaited() {
             self.populate(&more);
         }
         let _gate = self.fs.gate.write();
@@ -139,5 +133,11 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             let bytes = run.len() as u64 * PAGE;
             self.overlay().base().populate(run[0], bytes);
         }
+    }
+
+    /// Ends a ship for the tests, which take its steps.
+    #[cfg(test)]
+    pub(crate) fn end_beside(&self) {
+        let _ = self.ships.end_beside(Ok(()));
     }
 }

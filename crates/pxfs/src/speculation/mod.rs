@@ -6,8 +6,8 @@
 //! - **C2** [`Speculation::ship`] has the service run the batch, and drops the overlay: what is read then
 //!   is what the service has made of it. `fsync` and `sync` ship. The calls of a batch are each atomic,
 //!   and durable in their order.
-//!   [`Speculation::ship_beside`] does so while calls go on. Their changes stay private afterwards, with all before
-//!   them, until a ship finds nothing that was recorded meanwhile.
+//!   [`Speculation::ship_beside`] does so while calls go on. Their changes stay private, and so do directories
+//!   and long files, until a ship finds nothing that was recorded meanwhile.
 //! - **C3** Contents are stored in the shared memory at once, if it can be written, and are durable at
 //!   the next fsync or ship; aligned words of 8 bytes are atomic. A page that a recorded call changes at
 //!   the service is private until the batch was shipped, and its contents travel in the batch.
@@ -253,7 +253,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Ships all recorded calls, and drops the overlay. With `holds` the service also learns of all
-    /// references, as it must before others can get the locks. Without it, a ship of another thread that is under
+    /// references, as it must before others can get the locks. Without it, such a ship of another thread that is under
     /// way counts: no call ends while it takes what was recorded, and until its end.
     ///
     /// # Errors
@@ -334,10 +334,10 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let _gate = self.fs.gate.write();
         let mut state = self.state.lock();
         match state.batch.count() {
-            0 => self.clear(&mut state),
+            0 if !state.is_sent => self.clear(&mut state),
             count => self.drop_all(
                 &mut state,
-                format!("the session has ended with {count} calls"),
+                format!("the session has ended with {count} calls and perhaps a batch"),
             ),
         }
     }
@@ -571,7 +571,10 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if missing == 0 {
             return Ok(());
         }
-        let is_alone = self.state.lock().batch.count() == 0;
+        let is_alone = {
+            let state = self.state.lock();
+            state.batch.count() == 0 && !state.is_sent
+        };
         match is_alone && missing <= self.host.statfs()?.blocks_free {
             true => Ok(()),
             false => Err(Errno::NOSPC),

@@ -1,5 +1,5 @@
 //! The ships of a client: one at a time. A thread that finds one under way waits for its end, and mostly need not
-//! ship itself. So the fsyncs of many threads take few ships.
+//! ship itself, unless that ship runs beside calls. So the fsyncs of many threads take few ships.
 //!
 //! They wait without a processor, which the service needs.
 
@@ -50,15 +50,30 @@ impl Ships {
         Turn::Ship
     }
 
-    /// Begins a ship beside calls, unless one is under way. It counts for no thread that waits for its end.
+    /// Begins a ship beside calls, unless one is under way or threads wait to begin one. It counts for no thread that
+    /// waits for its end, unless it fails.
     pub(super) fn begin_beside(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().is_under_way, true)
+        let mut state = self.state.lock();
+        state.waiting == 0 && !std::mem::replace(&mut state.is_under_way, true)
     }
 
     /// Ends it.
-    pub(super) fn end_beside(&self) {
-        self.state.lock().is_under_way = false;
+    pub(super) fn end_beside(&self, result: Result<()>) -> Result<()> {
+        let mut state = self.state.lock();
+        state.is_under_way = false;
+        if let Err(errno) = result {
+            // The changes for which threads wait are lost, too.
+            state.ended += 1;
+            state.failed = Some((state.ended, errno));
+        }
+        drop(state);
         self.ended.notify_all();
+        result
+    }
+
+    /// Whether a thread waits for the end of a ship.
+    pub(super) fn are_awaited(&self) -> bool {
+        self.state.lock().waiting > 0
     }
 
     pub(super) fn are_under_way(&self) -> bool {
@@ -116,6 +131,37 @@ mod tests {
     #[test]
     fn a_thread_that_has_more_to_ship_does_so_afterwards() {
         assert!(matches!(beside(Ok(()), false), Turn::Ship));
+    }
+
+    /// Lets threads wait for a ship beside calls, and ends it with a result. Returns what they have found.
+    fn after_beside(result: Result<()>) -> [Turn; 2] {
+        let ships = Ships::default();
+        assert!(ships.begin_beside() && !ships.begin_beside());
+        scope(|scope| {
+            let wait = || {
+                let turn = ships.begin(true);
+                if let Turn::Ship = turn {
+                    ships.end(Ok(())).expect("the result is that of the ship");
+                }
+                turn
+            };
+            let others = [(); 2].map(|()| scope.spawn(wait));
+            while ships.state.lock().waiting < 2 {
+                std::thread::yield_now();
+            }
+            assert!(ships.are_awaited());
+            let _ = ships.end_beside(result);
+            others.map(|other| other.join().expect("no panic"))
+        })
+    }
+
+    #[test]
+    fn a_ship_beside_calls_counts_for_threads_that_wait_if_it_fails() {
+        for turn in after_beside(Err(Errno::NODEV)) {
+            assert!(matches!(turn, Turn::Shipped(Err(Errno::NODEV))));
+        }
+        let [one, other] = after_beside(Ok(()));
+        assert!(matches!(one, Turn::Ship) || matches!(other, Turn::Ship));
     }
 
     #[test]

@@ -154,6 +154,7 @@ impl<'a> Flying<'a> {
                 Some(answers) => {
                     self.client.receive(&flight.sent, answers).unwrap();
                     self.client.stock_up(&flight.sent).unwrap();
+                    self.client.end_beside();
                     None
                 }
             },

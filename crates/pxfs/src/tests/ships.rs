@@ -290,6 +290,7 @@ fn a_lost_session_undoes_a_ship_and_what_came_after_it() {
     client
         .receive(&sent.unwrap(), Err(Errno::NODEV))
         .unwrap_err();
+    client.end_beside();
     assert_eq!(client.sync(), Err(Errno::IO));
     assert_eq!(client.sync(), Ok(()));
     for name in ["lost", "later"] {
@@ -302,6 +303,8 @@ fn a_lost_session_undoes_a_ship_and_what_came_after_it() {
     client.mkdir(&cx(), Ino::ROOT, b"later", 0o700).unwrap();
     client.reset();
     assert_eq!(client.receive(&sent, answers), Ok(()));
+    client.end_beside();
+    assert_eq!(client.sync(), Err(Errno::IO));
     assert!(inode(&client, Ino::ROOT, "lost").is_ok());
     assert_eq!(inode(&client, Ino::ROOT, "later"), Err(Errno::NOENT));
 }
