@@ -24,7 +24,7 @@ use vfs::{Errno, FileType};
 /// Flags of the kernel's file that `fcntl` changes.
 const CHANGING: i32 = O_APPEND | O_NONBLOCK;
 
-/// Returns the kernel's file of a description, which it opens on the mount if there is none.
+/// Returns the kernel's file of a description. Opens the file on the mount if there is none.
 pub(crate) fn file_of(process: &Process, file: &File, why: Reason) -> Result<Arc<Descriptor>> {
     if let Some(known) = known(process, file.number) {
         return Ok(known);
