@@ -184,8 +184,11 @@ impl<P: Pmem> Unrecovered<P> {
         if !hit(Bug::UnflushedHead) {
             self.pm.flush(start + AT_HEAD, WORD_BYTES);
         }
-        self.scrub()?;
         let head = self.next;
+        if !hit(Bug::ScrubbedToOldHead) {
+            self.head = head;
+        }
+        self.scrub()?;
         Ok(self.halves(head))
     }
 
@@ -195,8 +198,9 @@ impl<P: Pmem> Unrecovered<P> {
         Ok(())
     }
 
-    /// Ensures that no word after the last record passes for a later append: an append that a
-    /// crash cut off may have left some. Fences.
+    /// Ensures that no word of the ring which is not one of the records passes for a later append: an append that a
+    /// crash cut off may have left some, and a record that was freed may have one with the torn bit of the next pass,
+    /// if a crash lost a word that did not change otherwise. Fences.
     fn scrub(&self) -> Result<()> {
         if self.ring.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
             let mut end = self.head + self.ring.words;

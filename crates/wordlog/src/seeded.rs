@@ -9,6 +9,8 @@ medium::seeded_bugs! {
     Unscrubbed,
     /// Recovery leaves words of an append that a crash cut off, at the start of the ring.
     ScrubbedToEnd,
+    /// Recovery leaves wrong torn bits in the records that it frees.
+    ScrubbedToOldHead,
     /// Recovery scrubs without a fence, and later appends may be durable before.
     UnfencedScrub,
     /// Recovery frees the records of a log, and does not write that back.

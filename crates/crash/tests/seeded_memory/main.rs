@@ -288,6 +288,8 @@ enum Finder {
     Neighbours,
     Blocks,
     Overflows,
+    /// With more states of two crashes.
+    OverflowsTwice,
     Undone,
     Cancelled,
     Regions,
@@ -331,6 +333,7 @@ fn finder_in_logs(bug: log_bugs::Bug) -> Finder {
             Finder::Logs
         }
         Bug::Unscrubbed | Bug::ScrubbedToEnd => Finder::WrappingLogs,
+        Bug::ScrubbedToOldHead => Finder::OverflowsTwice,
         Bug::UnfencedScrub | Bug::UnflushedHead => Finder::EmptiedLogs,
         FOUND_WHERE_LOGS_ARE_MADE => Finder::Elsewhere,
     }
@@ -348,6 +351,14 @@ fn is_found_in_one_thread<B: Copy + Debug>(planted: Planted<B>, finder: Finder) 
         Finder::Neighbours => planted.failure(&neighbours(kind)),
         Finder::Blocks => planted.failure(&whole(kind, BLOCKS)),
         Finder::Overflows => planted.failure(&overflows(kind)),
+        Finder::OverflowsTwice => {
+            let many = Options {
+                states_per_point: 64,
+                samples: 64,
+                ..Options::default()
+            };
+            planted.failure_within(&overflows(kind), std::iter::once(many))
+        }
         Finder::Undone => planted.failure(&whole(kind, UNDONE)),
         Finder::Cancelled => planted.failure(&whole(kind, CANCELLED)),
         Finder::Regions => planted.failure(&whole(kind, REGIONS)),
