@@ -364,7 +364,7 @@ impl Ext2 {
         state.generation
     }
 
-    /// Changes fields. Those in the first 128 bytes change in one patch.
+    /// Changes fields, all in one write of their block. Those in the first 128 bytes change in one patch.
     pub(crate) fn change_fields(
         &self,
         op: &Op,
@@ -388,19 +388,19 @@ impl Ext2 {
         }
         let (main, extra) = apply(&mut node, &change);
         let mut last = PatchId::DURABLE;
+        if let Some(range) = main.0 {
+            last = self.write_node(op, &node, range, &befores)?.id;
+        }
         if let (Some(range), Some(value)) = (extra.0, &node.extra) {
+            // No write of the block has the one patch without the other, or a time would be half old and half new. This
+            // one waits for the first, and so for all that the first waits for, such as an older change of the times.
             let bytes = &value.as_bytes()[range.clone()];
             let at = node.at + (INODE + range.start) as u32;
-            last = self.change(op, node.lba, at, bytes, &[])?;
-            befores.push(Before {
-                patch: last,
-                rule: Rule::InitialiseBeforePoint,
-            });
+            let (patch, rule) = (last, Rule::Overlap);
+            let main = (!hit(Bug::HalfTime)).then_some(Before { patch, rule });
+            last = self.change(op, node.lba, at, bytes, main.as_slice())?;
         }
-        match main.0 {
-            Some(range) => Ok(self.write_node(op, &node, range, &befores)?.id),
-            None => Ok(last),
-        }
+        Ok(last)
     }
 
     /// Checks a new size. Large ones need a feature bit first.

@@ -17,6 +17,8 @@ medium::seeded_bugs! {
     SameGeneration,
     /// A name that is made again may reach the medium before its removal elsewhere.
     NameTwice,
+    /// The seconds and the nanoseconds of a time may reach the medium in two writes.
+    HalfTime,
     /// A mount counts generations from 0 again.
     GenerationsRestart,
 }

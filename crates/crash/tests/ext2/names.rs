@@ -60,6 +60,25 @@ fn order_holds_for_objects_just_made_moved_or_removed() {
     }
 }
 
+/// A change of a name holds back the times of its inode, of which a later call changes both parts.
+#[test]
+fn times_are_old_or_new() {
+    let before = "mkdir B 755\ncreate f 644\nutimens f 1000000001 1000000000\nsync\n";
+    for optimised in Optimised::ALL {
+        for name in [
+            "rename f B/f replace",
+            "link f B/f\nunlink f",
+            "link f B/f\nwrite f 0 30 1",
+        ] {
+            for times in ["- 5625869645", "5625869645 -", "5625869645 7625869646"] {
+                let script = format!("{before}{name}\nutimens B/f {times}\nchmod B/f 600\n");
+                let failure = explore_script(&soft(optimised), &script, &options());
+                assert_eq!(failure.expect("a script"), None, "{optimised}: {script}");
+            }
+        }
+    }
+}
+
 #[test]
 fn fsync_covers_the_path_of_a_file() {
     for optimised in [Optimised::Both, Optimised::None] {

@@ -86,6 +86,14 @@ pub fn generations_of_inodes(bug: ext2::seeded::Bug) {
     is_found_in_ext2(bug, system, (Some(script), &options()));
 }
 
+/// The time of change waits for the removal of the old name.
+pub fn times_that_wait(bug: ext2::seeded::Bug) {
+    let script =
+        "mkdir B 755\ncreate f 644\nsync\nrename f B/f replace\nutimens B/f - 5625869645\n";
+    let system = Ext2System::new(Mode::SoftUpdates);
+    is_found_in_ext2(bug, system, (Some(script), &options()));
+}
+
 /// After a crash nothing records the generation of a lost inode.
 pub fn generations_across_a_crash(bug: ext2::seeded::Bug) {
     let system = Ext2System::new(Mode::SoftUpdates);

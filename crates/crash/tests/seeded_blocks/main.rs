@@ -198,6 +198,7 @@ fn find_in_ext2(bug: ext2::seeded::Bug) {
         Bug::PointBeforeBit => classes::blocks_that_leave_in_any_order(bug),
         Bug::SameGeneration => classes::generations_of_inodes(bug),
         Bug::NameTwice => classes::a_name_that_is_made_again(bug),
+        Bug::HalfTime => classes::times_that_wait(bug),
         Bug::GenerationsRestart => classes::generations_across_a_crash(bug),
     }
 }
