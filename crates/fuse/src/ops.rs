@@ -51,15 +51,9 @@ pub(crate) struct Changed<T> {
 /// The caller of a request.
 pub(crate) fn caller(uid: u32, gid: u32, pid: u32) -> Ctx {
     Ctx {
-        uid,
-        gid,
-        groups: Vec::new(),
         pid,
         checked: true,
-        noatime: false,
-        is_write_back: false,
-        drops_set_id: false,
-        sets: vfs::Sets::NONE,
+        ..Ctx::somewhere(uid, gid)
     }
 }
 

@@ -39,10 +39,9 @@ impl<P: Pmem> Pxfs<P> {
         }
         Ok(Ctx {
             groups: caller.groups.clone(),
-            pid: 0,
             checked: caller.checked,
             drops_set_id: caller.drops_set_id,
-            ..Ctx::user(caller.uid, caller.gid)
+            ..Ctx::somewhere(caller.uid, caller.gid)
         })
     }
 

@@ -33,8 +33,7 @@ impl Credentials {
     pub(crate) fn ctx(&self) -> Ctx {
         Ctx {
             groups: self.groups.clone(),
-            pid: 0,
-            ..Ctx::user(self.uid, self.gid)
+            ..Ctx::somewhere(self.uid, self.gid)
         }
     }
 }

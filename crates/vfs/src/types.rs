@@ -103,27 +103,31 @@ pub struct Ctx {
 }
 
 impl Ctx {
-    /// The super-user.
+    /// The super-user, in this process.
     pub fn root() -> Self {
+        Self::user(0, 0)
+    }
+
+    /// A user without supplementary groups, in this process. Its id takes a system call.
+    pub fn user(uid: u32, gid: u32) -> Self {
         Self {
-            uid: 0,
-            gid: 0,
-            groups: Vec::new(),
             pid: std::process::id(),
+            ..Self::somewhere(uid, gid)
+        }
+    }
+
+    /// A user without supplementary groups, in a process that is not known.
+    pub const fn somewhere(uid: u32, gid: u32) -> Self {
+        Self {
+            uid,
+            gid,
+            groups: Vec::new(),
+            pid: 0,
             checked: false,
             noatime: false,
             is_write_back: false,
             drops_set_id: false,
             sets: crate::Sets::NONE,
-        }
-    }
-
-    /// An unprivileged user without supplementary groups.
-    pub fn user(uid: u32, gid: u32) -> Self {
-        Self {
-            uid,
-            gid,
-            ..Self::root()
         }
     }
 

@@ -250,7 +250,7 @@ impl Process {
             gid,
             groups,
             pid: kernel::process_id(),
-            ..Ctx::user(uid, gid)
+            ..Ctx::somewhere(uid, gid)
         };
         Ok(match is_kept {
             true => Caller::Kept(self.callers.keep(cx, changes)),
