@@ -9,61 +9,81 @@
 //! the slot of the chain, which mostly misses the caches, too.
 
 use crate::format::{FANOUT, Hash, Line, Link};
+use memmap2::{Advice, MmapMut};
+use zerocopy::FromBytes;
 
 /// Tables above the chains that have copies. A directory with fewer fits into a cache, and the chains
 /// of one with more are short. So the copies of a directory take at most 16 MiB.
 pub(crate) const DEPTH: u32 = 2;
 /// Most links of a copy: a line of the caches.
 const LINKS: usize = 8;
-/// Dentries that a search must have read in vain before a table gets its first copy.
-const MANY: usize = 3;
+/// Bytes of the copies of a directory.
+const BYTES: usize = (FANOUT * FANOUT) as usize * size_of::<Chain>();
+/// Dentries that a search must have read in vain before a directory gets its first copy.
+const MANY: usize = 5;
 
-/// The copy of a chain. Its links end at `Link::NONE`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(align(64))]
-struct Chain([Link; LINKS]);
+/// The copy of a chain: its links, up to [`Link::NONE`]. Or one of these in place of the first link.
+type Chain = [Link; LINKS];
 
-impl Chain {
-    /// No copy yet.
-    const UNKNOWN: Self = Self([Link(u64::MAX); LINKS]);
-    /// No copy, since the chain has too many links.
-    const LONG: Self = Self([Link(u64::MAX - 1); LINKS]);
+/// No copy yet.
+const UNKNOWN: Link = Link(0);
+/// No copy, since the chain has too many links.
+const LONG: Link = Link(u64::MAX);
+/// A chain without links.
+const EMPTY: Link = Link(u64::MAX - 1);
 
-    /// The copy of a chain with these links.
-    fn of(links: impl Iterator<Item = Link>) -> Self {
-        let mut chain = [Link::NONE; LINKS];
-        for (n, link) in links.enumerate() {
-            match chain.get_mut(n) {
-                Some(place) => *place = link,
-                None => return Self::LONG,
+/// The copy of a chain with these links.
+fn copy_of(links: impl Iterator<Item = Link>) -> Chain {
+    let mut chain = [Link::NONE; LINKS];
+    chain[0] = EMPTY;
+    for (n, link) in links.enumerate() {
+        match chain.get_mut(n) {
+            Some(place) => *place = link,
+            None => {
+                chain[0] = LONG;
+                break;
             }
         }
-        Self(chain)
     }
+    chain
+}
 
-    fn links(&self) -> Option<&[Link]> {
-        let end = self.0.iter().position(|link| *link == Link::NONE);
-        let is_copy = *self != Self::UNKNOWN && *self != Self::LONG;
-        is_copy.then(|| &self.0[..end.unwrap_or(LINKS)])
+fn links_of(chain: &Chain) -> Option<&[Link]> {
+    match chain[0] {
+        UNKNOWN | LONG => None,
+        EMPTY => Some(&[]),
+        _ => {
+            let end = chain.iter().position(|link| *link == Link::NONE);
+            Some(&chain[..end.unwrap_or(LINKS)])
+        }
     }
 }
 
-/// The copies for one table.
-type Table = [Chain; FANOUT as usize];
-
-/// The copies of a directory, made on demand.
+/// The copies of a directory: the kernel's memory, which takes no page before it is stored to, and is zero.
+/// In pages of 4 KiB a search would wait for the entry of the page, too, which is in no cache.
 #[derive(Default)]
-pub(crate) struct Copies(Vec<Option<Box<Table>>>);
+pub(crate) struct Copies {
+    map: Option<MmapMut>,
+    /// The kernel had no memory for them.
+    is_refused: bool,
+}
+
+/// The place of a copy.
+fn place(hash: Hash) -> usize {
+    (hash.index(0) * FANOUT + hash.index(1)) as usize
+}
 
 impl Copies {
     fn chain(&self, hash: Hash) -> Option<&Chain> {
-        let table = self.0.get(hash.index(0) as usize)?.as_ref()?;
-        Some(&table[hash.index(1) as usize])
+        <[Chain]>::ref_from_bytes(self.map.as_ref()?)
+            .ok()?
+            .get(place(hash))
     }
 
     fn chain_mut(&mut self, hash: Hash) -> Option<&mut Chain> {
-        let table = self.0.get_mut(hash.index(0) as usize)?.as_mut()?;
-        Some(&mut table[hash.index(1) as usize])
+        <[Chain]>::mut_from_bytes(self.map.as_mut()?)
+            .ok()?
+            .get_mut(place(hash))
     }
 
     /// Fetches the copy of a chain. Returns whether there may be one.
@@ -73,44 +93,50 @@ impl Copies {
 
     /// The links of a chain, if it has a copy. It is below [`DEPTH`] tables then.
     pub(crate) fn get(&self, hash: Hash) -> Option<&[Link]> {
-        self.chain(hash)?.links()
+        links_of(self.chain(hash)?)
     }
 
     /// Forgets the copy of a chain that is split.
     pub(crate) fn forget(&mut self, hash: Hash) {
-        if let Some(chain) = self.chain_mut(hash) {
-            *chain = Chain::UNKNOWN;
+        // A store takes memory.
+        if let Some(chain) = self.chain_mut(hash)
+            && chain[0] != UNKNOWN
+        {
+            chain[0] = UNKNOWN;
         }
     }
 
     /// Whether to copy a chain, in which a search has read this many dentries in vain.
     pub(crate) fn wants(&self, hash: Hash, depth: u32, read: usize) -> bool {
         let is_due = match self.chain(hash) {
-            Some(chain) => *chain == Chain::UNKNOWN && read > 0,
-            None => read >= MANY,
+            Some(chain) => chain[0] == UNKNOWN && read > 0,
+            None => read >= MANY && !self.is_refused,
         };
         is_due && depth == DEPTH
     }
 
-    /// Makes a copy of a chain with these links, unless there are too many.
+    /// Makes a copy of a chain with these links, unless there are too many, or the kernel has no memory.
     pub(crate) fn set(&mut self, hash: Hash, links: impl Iterator<Item = Link>) {
-        if self.0.is_empty() {
-            self.0.resize_with(FANOUT as usize, || None);
+        if self.map.is_none() {
+            self.map = MmapMut::map_anon(BYTES).ok();
+            self.is_refused = self.map.is_none();
+            // Without it, searches are slower.
+            let _ = self.map.as_ref().map(|map| map.advise(Advice::HugePage));
         }
-        let table = &mut self.0[hash.index(0) as usize];
-        let table = table.get_or_insert_with(|| Box::new([Chain::UNKNOWN; FANOUT as usize]));
-        table[hash.index(1) as usize] = Chain::of(links);
+        if let Some(chain) = self.chain_mut(hash) {
+            *chain = copy_of(links);
+        }
     }
 
     /// Adds a link after that of the dentry `before`.
     pub(crate) fn insert(&mut self, hash: Hash, before: Option<Line>, new: Link) {
         if let Some(chain) = self.chain_mut(hash)
-            && let Some(links) = chain.links()
+            && let Some(links) = links_of(chain)
         {
             let is_before = |link: &Link| Some(link.line()) == before;
             let at = links.iter().position(is_before).map_or(0, |at| at + 1);
             let (head, tail) = links.split_at(at);
-            *chain = Chain::of(head.iter().chain([&new]).chain(tail).copied());
+            *chain = copy_of(head.iter().chain([&new]).chain(tail).copied());
         }
     }
 
@@ -119,9 +145,13 @@ impl Copies {
         if let Some(chain) = self.chain_mut(hash) {
             let rest = |links: &[Link]| {
                 let rest = links.iter().filter(|link| link.line() != line);
-                Chain::of(rest.copied())
+                copy_of(rest.copied())
             };
-            *chain = chain.links().map_or(Chain::UNKNOWN, rest);
+            match links_of(chain).map(rest) {
+                Some(copy) => *chain = copy,
+                None if chain[0] == LONG => chain[0] = UNKNOWN,
+                None => {}
+            }
         }
     }
 }

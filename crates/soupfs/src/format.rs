@@ -2,6 +2,7 @@
 
 use vfs::FileType;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes of the larger unit of allocation.
 pub const PAGE: u64 = 4096;
@@ -172,7 +173,8 @@ impl Hash {
 /// The bits of the hash say whether a dentry belongs to a chain, without a look at it. So a chain
 /// that was split need not be cut: its parts end at links to dentries of other parts, which nobody
 /// follows, even if these dentries are gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
 pub struct Link(pub u64);
 
 impl Link {

@@ -66,6 +66,7 @@ impl<P: Pmem> Volume<P> {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
+        state.view.prefetch(self.hash(name));
         perm::may_search(cx, &state.attr(dir.ino))?;
         let found = self.find(dir.ino, &state, name)?.ok_or(Errno::NOENT)?;
         let node = self.obtain(Ino(found.entry.ino))?;
