@@ -444,7 +444,7 @@ impl<P: Pmem> Overlay<P> {
         };
         let lines = slot.kept();
         let mut done = 0;
-        while done < buf.len() {
+        while done < buf.len() && lines != 0 {
             let at = (off % PAGE) as usize + done;
             let (word, skip) = (at / WORD_BYTES as usize, at % WORD_BYTES as usize);
             let count = (buf.len() - done).min(WORD_BYTES as usize - skip);

@@ -124,6 +124,27 @@ impl Part {
         }
     }
 
+    /// Takes that many pages of the reserve, without a note of it, or none if the changes need them.
+    pub(crate) fn take_apart(&mut self, pages: usize) -> Option<Vec<u64>> {
+        let left = self.pages.len().checked_sub(pages)?;
+        if left < self.taken_private {
+            return None;
+        }
+        let mut apart = self.pages.split_off(left);
+        // In the order in which others are taken.
+        apart.reverse();
+        Some(apart)
+    }
+
+    pub(crate) fn put_back(&mut self, apart: Vec<u64>) {
+        self.pages.extend(apart.into_iter().rev());
+    }
+
+    /// Notes that pages of the reserve were taken.
+    pub(crate) fn used_apart(&mut self, apart: &[u64]) {
+        self.taken_pages.extend(apart);
+    }
+
     pub(crate) fn take_freed(&mut self) -> Freed {
         std::mem::take(&mut self.freed_shared)
     }

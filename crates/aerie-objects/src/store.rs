@@ -207,6 +207,29 @@ impl<P: Pmem> Store<Overlay<P>> {
         (0..pages).map_while(|_| space.take_reserved()).collect()
     }
 
+    /// Takes that many pages which the speculation could still use, or none, if the others are too few for its changes.
+    /// A [restart](Self::restart) does not give them back. No transaction is open.
+    pub fn take_apart(&self, pages: usize) -> Option<Vec<u64>> {
+        match &mut *self.space.lock() {
+            Space::Part(part) => part.take_apart(pages),
+            Space::Whole(_) => None,
+        }
+    }
+
+    /// Puts pages back that were [taken apart](Self::take_apart).
+    pub fn put_back(&self, pages: Vec<u64>) {
+        if let Space::Part(part) = &mut *self.space.lock() {
+            part.put_back(pages);
+        }
+    }
+
+    /// Notes that the last transaction has used pages which were [taken apart](Self::take_apart).
+    pub fn used_apart(&self, pages: &[u64]) {
+        if let Space::Part(part) = &mut *self.space.lock() {
+            part.used_apart(pages);
+        }
+    }
+
     /// Adds to what the speculation can use.
     pub fn extend(&self, more: &Reserve) {
         self.space.lock().extend(more);

@@ -10,7 +10,7 @@
 //! After a refusal the overlay is not what the service has made. The calls that were recorded since are then shipped at
 //! once, and the overlay is dropped.
 
-use super::{Access, Host, LARGEST_REQUEST, Speculation, take_choices};
+use super::{Access, Host, LARGEST_REQUEST, Speculation};
 use crate::seeded::{Bug, hit};
 use aerie_objects::{PAGE, Reserve};
 use aerie_proto::ops::{Answers, Batch};
@@ -63,7 +63,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             self.give_back(state);
         }
         let batch = std::mem::take(&mut state.batch);
-        take_choices(&mut state.reserve, &batch);
         state.is_sent = true;
         Some(Sent {
             batch,

@@ -21,6 +21,7 @@
 //!
 //! The caller holds locks that cover what a call reads and changes.
 
+mod apart;
 mod beside;
 mod calls;
 mod ships;
@@ -93,7 +94,7 @@ pub enum Access {
 #[derive(Default)]
 struct State {
     batch: Batch,
-    /// Memory that the service has reserved for the client, and no shipped call has used.
+    /// Memory that the service has reserved for the client, and that no recorded call has used, nor a call taken apart.
     reserve: Reserve,
     /// Next numbers of pages and of headers to ask for.
     requests: [usize; 2],
@@ -247,6 +248,18 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.state.lock().batch.bytes().to_vec()
     }
 
+    /// Whether calls can use all pages that the service keeps for this client. No call is recorded.
+    #[cfg(test)]
+    pub(crate) fn has_all_reserved(&self) -> bool {
+        self.state.lock().reserve.page_count() == self.fs.store.reserved().0
+    }
+
+    /// Numbers of pages that the recorded calls need, and that are reserved.
+    #[cfg(test)]
+    pub(crate) fn needed(&self) -> (usize, usize) {
+        (self.fs.store.taken_private(), self.fs.store.reserved().0)
+    }
+
     /// The refusal that the next fsync would report. It is then reported.
     pub fn take_refusal(&self) -> Option<Refused> {
         self.state.lock().refusal.take()
@@ -298,7 +311,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
         self.give_back(state);
         let mut batch = std::mem::take(&mut state.batch);
-        take_choices(&mut state.reserve, &batch);
         match self.host.ship(batch.bytes()) {
             Ok(answers) => {
                 self.take_answers(state, &batch, &answers);
@@ -381,6 +393,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let pages = self.fs.store.take_reserved(needed);
         // No operation of the batch is earlier.
         let (caller, time, op) = (None, Timestamp(i64::MIN), Op::Return { pages });
+        take_choices(&mut state.reserve, &op);
         state.batch.push_front(&Operation { caller, time, op });
     }
 
@@ -502,6 +515,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
 
     fn push(&self, state: &mut State, by: Option<(Option<Caller>, Timestamp)>, op: Op<'_>) {
         let (caller, time) = by.unwrap_or_else(|| (None, self.fs.clock.now()));
+        take_choices(&mut state.reserve, &op);
         state.batch.push(&Operation { caller, time, op });
         self.recorded.fetch_add(1, Relaxed);
     }
@@ -627,15 +641,13 @@ fn not_run(number: u32) -> Refused {
     }
 }
 
-/// Takes what the operations of a batch have chosen out of a reserve. An object that is refused does not come back:
+/// Takes what an operation has chosen out of a reserve. An object that is refused does not come back:
 /// the caller may still name the file that was not made, so that no other one gets its number in this session.
-fn take_choices(reserve: &mut Reserve, batch: &Batch) {
-    for operation in operations(batch.bytes()).flatten() {
-        let (object, pages) = chosen(&operation.op);
-        object.and_then(|object| reserve.take_object(object));
-        for page in pages {
-            reserve.take_page(*page);
-        }
+fn take_choices(reserve: &mut Reserve, op: &Op<'_>) {
+    let (object, pages) = chosen(op);
+    object.and_then(|object| reserve.take_object(object));
+    for page in pages {
+        reserve.take_page(*page);
     }
 }
 

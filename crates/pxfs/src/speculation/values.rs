@@ -29,7 +29,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if put.len > VALUE_MAX {
             return Err(Errno::FBIG);
         }
-        let _gate = self.fs.gate.write();
         match self.access {
             Access::ReadWrite => self.put_stored(cx, put, value),
             Access::ReadOnly | Access::Partial => self.put_sent(cx, put, value),
@@ -38,6 +37,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
 
     /// Puts a value that the service stores.
     fn put_sent(&self, cx: &Ctx, put: Put<'_>, value: &[u8]) -> Result<()> {
+        let _gate = self.fs.gate.write();
         self.refill([0, 1])?;
         self.record(
             cx,
@@ -47,37 +47,48 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         .map(drop)
     }
 
-    /// Stores a value in new pages.
+    /// Stores a value in new pages. Other calls do not wait for that.
     fn put_stored(&self, cx: &Ctx, put: Put<'_>, value: &[u8]) -> Result<()> {
-        let count = put.len.div_ceil(PAGE) as usize;
-        self.refill([count, 1])?;
-        let (_, pages) = self.record(
+        loop {
+            let Some(apart) = self.take_apart(put.len.div_ceil(PAGE) as usize)? else {
+                let _gate = self.fs.gate.write();
+                return self.put_apart(cx, put, &[]);
+            };
+            // Bytes after the end of a file can have any value.
+            let base = self.overlay().base();
+            for (page, part) in apart.pages.iter().zip(value.chunks(PAGE as usize)) {
+                base.store(*page, part);
+            }
+            let _gate = self.fs.gate.write();
+            if self.state.lock().session != apart.session {
+                // The service has given the pages to others.
+                continue;
+            }
+            let put = self.put_apart(cx, put, &apart.pages);
+            if put.is_err() {
+                self.put_back(apart);
+            }
+            return put;
+        }
+    }
+
+    /// Puts the value in these pages. Without them it fails, at last for want of space. The gate is held for a change.
+    fn put_apart(&self, cx: &Ctx, put: Put<'_>, pages: &[u64]) -> Result<()> {
+        self.refill([0, 1])?;
+        self.record(
             cx,
             |tx, by| {
-                let mut pages = Vec::with_capacity(count);
-                let file = self.fs.put_value(tx, by, put, None, |tx, file, index| {
-                    pages.push(tx.add_reserved(file, index)?);
-                    Ok(())
-                })?;
-                Ok((file, pages))
+                self.fs.put_value(tx, by, put, None, |tx, file, index| {
+                    let page = pages.get(index as usize).ok_or(Errno::NOSPC)?;
+                    Ok(tx.add_page_at(file, index, *page)?)
+                })
             },
-            |_, (file, pages)| {
-                let pages = pages.clone();
-                op(
-                    put,
-                    file,
-                    Data::Stored {
-                        len: put.len,
-                        pages,
-                    },
-                )
+            |_, file| {
+                let (len, pages) = (put.len, pages.to_vec());
+                op(put, file, Data::Stored { len, pages })
             },
         )?;
-        // Bytes after the end of a file can have any value.
-        let base = self.overlay().base();
-        for (page, part) in pages.iter().zip(value.chunks(PAGE as usize)) {
-            base.store(*page, part);
-        }
+        self.fs.store.used_apart(pages);
         self.state.lock().dirty.extend(pages);
         Ok(())
     }

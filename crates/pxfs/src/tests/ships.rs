@@ -3,9 +3,10 @@
 use super::clients::{Client, Flying, client, service};
 use crate::seeded::{Bug, arm};
 use aerie_objects::seeded as objects;
+use aerie_proto::ops::Condition;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use vfs::{Ctx, Errno, FileSystem, Ino, SetAttr};
+use vfs::{Ctx, Errno, FileSystem, Ino, Name, SetAttr};
 
 /// A directory with this number of files, or a file with these contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +78,13 @@ impl Own<'_> {
         self.ships.client
     }
 
+    fn put(&mut self, name: &str, value: Vec<u8>, condition: Condition<'_>) -> vfs::Result<()> {
+        let (fs, at) = (self.ships.client, Name::new(self.dir, name.as_bytes()));
+        fs.put(&cx(), at, 0o644, &value, condition)?;
+        self.names.insert(name.to_owned(), Entry::File(value));
+        Ok(())
+    }
+
     /// A random change.
     fn change(&mut self, rng: &mut fastrand::Rng) -> vfs::Result<()> {
         let (fs, dir, cx) = (self.ships.client, self.dir, cx());
@@ -93,6 +101,10 @@ impl Own<'_> {
                 fs.forget(made, 1);
                 self.names.insert(name, Entry::Directory(files));
             }
+            None if rng.bool() => {
+                let contents = vec![rng.u8(1..); rng.usize(..LONGEST)];
+                self.put(&name, contents, Condition::Absent)?;
+            }
             None => {
                 let made = fs.create(&cx, dir, name.as_bytes(), 0o644)?.ino;
                 let contents = vec![rng.u8(1..); rng.usize(..LONGEST)];
@@ -108,6 +120,13 @@ impl Own<'_> {
                 }
                 fs.rmdir(&cx, dir, name.as_bytes())?;
                 self.names.remove(&name);
+            }
+            Some(Entry::File(old)) if rng.u32(..3) == 0 => {
+                let new = vec![rng.u8(1..); rng.usize(..LONGEST)];
+                let other = [&**old, b"other"].concat();
+                let refused = self.put(&name, new.clone(), Condition::Is(&other));
+                assert_eq!(refused, Err(Errno::CANCELED));
+                self.put(&name, new, Condition::Always)?;
             }
             Some(Entry::File(contents)) if rng.bool() => {
                 let mut contents = contents.clone();
@@ -187,6 +206,10 @@ fn run(kinds: [bool; 2], seed: u64) -> Option<String> {
         owner.ships.land();
         owner.client().ship(true).unwrap();
         if found.is_none() {
+            assert!(
+                owner.client().has_all_reserved(),
+                "pages of the reserve are lost"
+            );
             let refusal = owner.client().take_refusal();
             found = refusal.map(|refused| format!("at the end: {refused:?}"));
             found = found.or(difference(&*service, owner.dir, &owner.names));
@@ -307,4 +330,101 @@ fn a_lost_session_undoes_a_ship_and_what_came_after_it() {
     assert_eq!(client.sync(), Err(Errno::IO));
     assert!(inode(&client, Ino::ROOT, "lost").is_ok());
     assert_eq!(inode(&client, Ino::ROOT, "later"), Err(Errno::NOENT));
+}
+
+/// A put of a value fails, or the service refuses it.
+#[test]
+fn pages_of_a_put_without_effect_are_reserved_again() {
+    let service = service(1_000);
+    let clients = [client(&service, true), client(&service, true)];
+    let [first, second] = clients.each_ref();
+    let (at, value) = (Name::new(Ino::ROOT, b"name"), [1; 3 * 4096]);
+    let put = |fs: &Client, condition| fs.put(&cx(), at, 0o600, &value, condition);
+    assert_eq!(put(second, Condition::Is(b"other")), Err(Errno::CANCELED));
+    assert!(second.has_all_reserved());
+    put(second, Condition::Absent).unwrap();
+    put(first, Condition::Absent).unwrap();
+    first.sync().unwrap();
+    assert_eq!(second.sync(), Err(Errno::CANCELED));
+    assert!(second.has_all_reserved());
+    put(second, Condition::Is(&value)).unwrap();
+    second.sync().unwrap();
+    drop(clients);
+    assert_eq!(service.audit(), []);
+}
+
+/// A store without space for the value.
+#[test]
+fn a_put_fails_for_want_of_space_only_if_nothing_else_is_wrong() {
+    let service = service(1_000);
+    let client = client(&service, true);
+    let (fs, root) = (&client, Ino::ROOT);
+    let put = |name: &[u8], len, condition| {
+        fs.put(
+            &cx(),
+            Name::new(root, name),
+            0o600,
+            &vec![1; len],
+            condition,
+        )
+    };
+    let made = fs.mkdir(&cx(), root, b"directory", 0o700).unwrap();
+    put(b"name", 1, Condition::Always).unwrap();
+    let longest = aerie_proto::ops::VALUE_MAX as usize;
+    assert_eq!(put(b"name", longest, Condition::Always), Err(Errno::NOSPC));
+    assert_eq!(
+        put(b"name", longest, Condition::Absent),
+        Err(Errno::CANCELED)
+    );
+    assert_eq!(
+        put(b"directory", longest, Condition::Always),
+        Err(Errno::ISDIR)
+    );
+    let user = Ctx::user(7, 7);
+    let refused = fs.put(
+        &user,
+        Name::new(made.ino, b"n"),
+        0o600,
+        &vec![1; longest],
+        Condition::Always,
+    );
+    assert_eq!(refused, Err(Errno::ACCESS));
+    assert!(client.has_all_reserved() || client.pending_bytes()[0] > 0);
+    put(b"name", 3 * 4096, Condition::Is(&[1])).unwrap();
+    client.sync().unwrap();
+    assert!(client.has_all_reserved());
+}
+
+/// Pages that a put has taken are not those that recorded calls need.
+#[test]
+fn a_put_leaves_pages_for_what_was_recorded() {
+    let service = service(1_000);
+    let client = client(&service, true);
+    // Each of these needs a private page.
+    for n in 0..20_u32 {
+        client
+            .symlink(
+                &cx(),
+                Ino::ROOT,
+                &n.to_le_bytes().map(|byte| byte + b'a'),
+                &[b'l'; 2000],
+            )
+            .unwrap();
+    }
+    let needed = client.needed();
+    assert!(needed.0 > 0 && needed.1 >= needed.0, "{needed:?}");
+    let sizes = (1..40).map(|pages| pages * 4096);
+    for (n, size) in sizes.enumerate() {
+        let name = n.to_string();
+        let put = client.put(
+            &cx(),
+            Name::new(Ino::ROOT, name.as_bytes()),
+            0o600,
+            &vec![1; size],
+            Condition::Always,
+        );
+        let (needs, has) = client.needed();
+        assert!(needs <= has, "{n}: {put:?}, {needs} of {has}");
+    }
+    client.sync().unwrap();
 }
