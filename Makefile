@@ -12,6 +12,7 @@ UNITDIR ?= $(LIBDIR)/systemd/system
 
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release/selvedge
+RUN_LIBRARY := $(TARGET)/release/libselvedge_run.so
 LIBRARY := $(TARGET)/release/libselvedge.a
 PG_LIBRARY := $(TARGET)/release/libselvedge-pg
 SQLITE_LIBRARY := $(TARGET)/release/libselvedge-sqlite.so
@@ -132,12 +133,12 @@ openldap-bench: need-build ## build it, and measure it beside back-mdb
 
 # Builds only what is missing, so that `make build && sudo make install` needs no cargo
 # in root's path.
-$(RELEASE):
+$(RELEASE) $(RUN_LIBRARY):
 	@$(MAKE) --no-print-directory build
 
-install: $(RELEASE) ## install under PREFIX (default /usr/local), honours DESTDIR
+install: $(RELEASE) $(RUN_LIBRARY) ## install under PREFIX (default /usr/local), honours DESTDIR
 	install -D -m 755 $(RELEASE) $(DESTDIR)$(BINDIR)/selvedge
-	install -D -m 755 $(TARGET)/release/libselvedge_run.so $(DESTDIR)$(LIBDIR)/libselvedge_run.so
+	install -D -m 755 $(RUN_LIBRARY) $(DESTDIR)$(LIBDIR)/libselvedge_run.so
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(DATADIR)/man/man8
 	for helper in $(HELPERS); do ln -sf $(BINDIR)/selvedge $(DESTDIR)$(SBINDIR)/$$helper || exit 1; done
 	$(RELEASE) manpages $(DESTDIR)$(DATADIR)/man/man8
@@ -160,6 +161,9 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 $(LIBRARY):
 	@$(MAKE) --no-print-directory build-c
 
+# The loader finds new libraries in its cache. In another root, that is the packager's task.
+REFRESH = if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then /sbin/ldconfig; fi
+
 install-c: $(LIBRARY) ## install the C library, its headers and linker script, as install does
 	install -D -m 644 $(LIBRARY) $(DESTDIR)$(LIBDIR)/libselvedge.a
 	install -D -m 755 $(TARGET)/release/libselvedge.so $(DESTDIR)$(LIBDIR)/libselvedge.so.0
@@ -169,6 +173,7 @@ install-c: $(LIBRARY) ## install the C library, its headers and linker script, a
 	install -m 644 $(CAPI)/include/selvedge/*.h $(DESTDIR)$(INCLUDEDIR)/selvedge
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	  -e 's|@VERSION@|$(VERSION)|' $(CAPI)/selvedge.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/selvedge.pc
+	@$(REFRESH)
 
 PG := crates/pg
 PG_CALLS := depend engage disengage sync barrier order close
@@ -195,6 +200,7 @@ install-pg: build-pg ## install the C library for patchgroups, its header and ma
 	install -m 644 $(PG)/man/pg_create.3 $(DESTDIR)$(DATADIR)/man/man3
 	for call in $(PG_CALLS); do \
 	  echo '.so man3/pg_create.3' >$(DESTDIR)$(DATADIR)/man/man3/pg_$$call.3 || exit 1; done
+	@$(REFRESH)
 
 # The extension contains the calls of libselvedge-pg.
 $(SQLITE_LIBRARY): $(PG)/c/sqlite_order.c $(PG)/c/patchgroup.c $(PG)/include/selvedge/patchgroup.h
@@ -203,6 +209,7 @@ $(SQLITE_LIBRARY): $(PG)/c/sqlite_order.c $(PG)/c/patchgroup.c $(PG)/include/sel
 
 install-sqlite: build-sqlite ## install the extension of SQLite, as install does
 	install -D -m 755 $(SQLITE_LIBRARY) $(DESTDIR)$(LIBDIR)/libselvedge-sqlite.so
+	@$(REFRESH)
 
 uninstall: ## remove what install, install-c, install-pg and install-sqlite put there
 	rm -f $(DESTDIR)$(LIBDIR)/libselvedge-sqlite.so $(DESTDIR)$(LIBDIR)/libselvedge_run.so

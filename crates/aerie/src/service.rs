@@ -134,7 +134,7 @@ pub(crate) fn mount(request: &MountRequest) -> Result<Prepared> {
 fn opened(client: Client, read_only: bool, path: &Path) -> Opened {
     let notes = vec![
         "type: pxfs, a client of a service".to_owned(),
-        "durability: changes are durable after an fsync, or 1 s".to_owned(),
+        "durability: changes are durable after an fsync, or after 1 s".to_owned(),
     ];
     let facts = [("type", json!(NAME)), ("socket", json!(path))];
     let named = |(name, value): (&str, Value)| (name.to_owned(), value);

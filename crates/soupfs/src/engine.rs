@@ -138,7 +138,7 @@ impl Engine for SoupEngine {
             format!("durability: {effective}: {}", effective.survived()),
             match request.sync {
                 true => "sync: each change is durable when its call returns".into(),
-                false => format!("bound: changes are durable after an fsync, or {bound} s"),
+                false => format!("bound: changes are durable after an fsync, or after {bound} s"),
             },
             format!("persisters: {persisters}"),
         ];
