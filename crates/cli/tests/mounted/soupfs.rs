@@ -194,7 +194,7 @@ fn a_mount_reports_what_is_durable() {
         said.contains("durable changes survive a crash of this"),
         "{said}"
     );
-    assert!(said.contains("after an fsync, or 5 s"), "{said}");
+    assert!(said.contains("after an fsync, or after 5 s"), "{said}");
     let info = stdout(&run(0, &["info", place.image_str()]));
     assert!(info.contains("durable changes survive"), "{info}");
     let json = stdout(&run(0, &["info", "--json", place.image_str()]));
