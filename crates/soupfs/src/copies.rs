@@ -25,7 +25,7 @@ const MANY: usize = 5;
 /// The copy of a chain: its links, up to [`Link::NONE`]. Or one of these in place of the first link.
 type Chain = [Link; LINKS];
 
-/// No copy yet.
+/// No copy yet: new memory is zero.
 const UNKNOWN: Link = Link(0);
 /// No copy, since the chain has too many links.
 const LONG: Link = Link(u64::MAX);

@@ -48,11 +48,16 @@ impl<P: Pmem> Volume<P> {
 
     /// Finds a name in a directory that is locked. The inode is not the directory itself, whose lock
     /// would be taken twice.
-    pub(crate) fn find(&self, dir: Ino, state: &State, name: &[u8]) -> Res<Option<Found>> {
+    pub(crate) fn find(
+        &self,
+        dir: Ino,
+        state: &State,
+        (name, hash): (&[u8], Hash),
+    ) -> Res<Option<Found>> {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        let found = state.view.find(&self.space, self.hash(name), name)?;
+        let found = state.view.find(&self.space, hash, name)?;
         match found.as_ref().is_some_and(|found| found.entry.ino == dir.0) {
             true => Err(contains_itself(dir)),
             false => Ok(found),
@@ -66,9 +71,12 @@ impl<P: Pmem> Volume<P> {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        state.view.prefetch(self.hash(name));
+        let hash = self.hash(name);
+        state.view.prefetch(hash);
         perm::may_search(cx, &state.attr(dir.ino))?;
-        let found = self.find(dir.ino, &state, name)?.ok_or(Errno::NOENT)?;
+        let found = self
+            .find(dir.ino, &state, (name, hash))?
+            .ok_or(Errno::NOENT)?;
         let node = self.obtain(Ino(found.entry.ino))?;
         node.found_in(dir.ino);
         // The directory may be below the inode only if it is that inode's parent: no cycle.
@@ -82,7 +90,7 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// The place of a name that may be made.
-    fn may_make(&self, cx: &Ctx, dir: &Node, state: &State, name: &[u8]) -> Res<Place> {
+    fn may_make(&self, cx: &Ctx, dir: &Node, state: &State, name: (&[u8], Hash)) -> Res<Place> {
         let attr = state.attr(dir.ino);
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
@@ -97,8 +105,8 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// The place of a new name in a directory, unless it has it.
-    pub(crate) fn place(&self, dir: &State, name: &[u8]) -> Res<Option<Place>> {
-        dir.view.place(&self.space, self.hash(name), name)
+    pub(crate) fn place(&self, dir: &State, (name, hash): (&[u8], Hash)) -> Res<Option<Place>> {
+        dir.view.place(&self.space, hash, name)
     }
 
     /// Takes memory for a new dentry: its line, and those of its name.
@@ -245,9 +253,10 @@ impl<P: Pmem> Volume<P> {
     pub(crate) fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Res<Attr> {
         let dir = self.node(at.dir)?;
         let mut parent = dir.state.write();
-        parent.view.prefetch(self.hash(at.name));
+        let hash = self.hash(at.name);
+        parent.view.prefetch(hash);
         let mut state = self.new_state(cx, (dir.ino, &parent), new);
-        let place = self.may_make(cx, &dir, &parent, at.name)?;
+        let place = self.may_make(cx, &dir, &parent, (at.name, hash))?;
         perm::may_mknod(cx, new.kind())?;
         let of_target = new.target().len().div_ceil(TEXT);
         let lines = 2 + of_target + lines_of_name(at.name.len());
@@ -294,7 +303,7 @@ impl<P: Pmem> Volume<P> {
         let dir = self.node(at.dir)?;
         let node = self.node(ino)?;
         let mut parent = dir.state.write();
-        let place = self.may_make(cx, &dir, &parent, at.name)?;
+        let place = self.may_make(cx, &dir, &parent, (at.name, self.hash(at.name)))?;
         // A directory may be above `dir`, so that its lock must not be waited for.
         if node.is_dir {
             return Err(Errno::PERM.into());
@@ -331,10 +340,13 @@ impl<P: Pmem> Volume<P> {
         if !parent.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        parent.view.prefetch(self.hash(at.name));
+        let hash = self.hash(at.name);
+        parent.view.prefetch(hash);
         let now = self.clock.now();
         perm::may_search(cx, &parent.attr(dir.ino))?;
-        let found = self.find(dir.ino, &parent, at.name)?.ok_or(Errno::NOENT)?;
+        let found = self
+            .find(dir.ino, &parent, (at.name, hash))?
+            .ok_or(Errno::NOENT)?;
         found.prefetch(&self.space);
         let node = self.obtain(Ino(found.entry.ino))?;
         let mut state = node.state.write();

@@ -208,7 +208,9 @@ impl<P: Pmem> Volume<P> {
         let named = (&moved.node, &mut *moved_state);
         let name = NewName {
             name: new,
-            place: self.place(ends.to().1, new)?.ok_or_else(twice)?,
+            place: self
+                .place(ends.to().1, (new, self.hash(new)))?
+                .ok_or_else(twice)?,
             room: &room,
         };
         self.add_name(ends.to(), name, named, after)?;
@@ -243,7 +245,7 @@ impl<P: Pmem> Volume<P> {
     }
 
     fn find_in(&self, (node, state): Dir<'_>, name: &[u8]) -> Res<Option<Found>> {
-        self.find(node.ino, state, name)
+        self.find(node.ino, state, (name, self.hash(name)))
     }
 
     /// Checks the inodes, in the order of Linux.
