@@ -83,13 +83,13 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                     Ok(tx.add_page_at(file, index, *page)?)
                 })
             },
-            |_, file| {
+            |state, file| {
+                state.dirty.extend(pages);
                 let (len, pages) = (put.len, pages.to_vec());
                 op(put, file, Data::Stored { len, pages })
             },
         )?;
         self.fs.store.used_apart(pages);
-        self.state.lock().dirty.extend(pages);
         Ok(())
     }
 
