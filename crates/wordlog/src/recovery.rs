@@ -198,9 +198,9 @@ impl<P: Pmem> Unrecovered<P> {
         Ok(())
     }
 
-    /// Ensures that no word of the ring which is not one of the records passes for a later append: an append that a
-    /// crash cut off may have left some, and a record that was freed may have one with the torn bit of the next pass,
-    /// if a crash lost a word that did not change otherwise. Fences.
+    /// Gives all words after the last record, up to the next pass over the head, the torn bit of words that are missing.
+    /// A later append could take them for its own otherwise. An append that a crash cut off leaves such words. A freed
+    /// record has one if a crash lost a word of which only the torn bit had changed. Fences.
     fn scrub(&self) -> Result<()> {
         if self.ring.kind == Kind::TornBit && !hit(Bug::Unscrubbed) {
             let mut end = self.head + self.ring.words;

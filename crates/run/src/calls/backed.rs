@@ -24,7 +24,7 @@ use vfs::{Errno, FileType};
 /// Flags of the kernel's file that `fcntl` changes.
 const CHANGING: i32 = O_APPEND | O_NONBLOCK;
 
-/// Returns the kernel's file of a description. Opens the file on the mount if there is none.
+/// The descriptor of the kernel for a file that is open in the process. It is opened on the mount at the first use.
 pub(crate) fn file_of(process: &Process, file: &File, why: Reason) -> Result<Arc<Descriptor>> {
     if let Some(known) = known(process, file.number) {
         return Ok(known);
