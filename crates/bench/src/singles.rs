@@ -1,5 +1,6 @@
-//! Times of single calls.
+//! Times of single calls, and of processors.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 
 /// Nanoseconds of single calls.
@@ -31,4 +32,10 @@ pub(crate) fn clock_ns() -> f64 {
         begun.elapsed().as_nanos() as f64
     };
     (0..1000).map(pair).fold(f64::INFINITY, f64::min)
+}
+
+/// Seconds that all threads of this process have used, in the program and in the kernel.
+pub(crate) fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

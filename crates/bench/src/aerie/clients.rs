@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::error::Result;
-use crate::singles::timed;
+use crate::singles::{cpu_seconds, timed};
 use crate::target::Made;
 use crate::workloads::Workload;
 use crate::workloads::filebench::{Work, fill, slice};
@@ -35,16 +35,22 @@ pub(super) fn op(group: &str) -> String {
     format!("{group}, own directories")
 }
 
-/// Rates of this number of clients. `None` if the group needs more.
+/// Its row with the time of all CPUs for an operation, the service's included. It does not grow with the
+/// number of clients if these wait for processors, and not for each other.
+pub(super) fn cpu(group: &str) -> String {
+    format!("{}, CPU", op(group))
+}
+
+/// Rates of this number of clients, unless the group needs more.
 pub(super) fn measure(
     target: &str,
     made: &Made,
     group: &Group,
     clients: usize,
     (files, time): (usize, Duration),
-) -> Result<Option<Row>> {
+) -> Result<Vec<Row>> {
     if clients < group.workloads.len() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let profiles = (0..clients).map(|n| group.workloads[n % group.workloads.len()]);
     let profiles: Vec<_> = profiles.filter_map(Workload::profile).collect();
@@ -64,16 +70,15 @@ pub(super) fn measure(
         profile,
     });
     let work: Vec<_> = work.collect();
+    let begun = cpu_seconds();
     let done = slice(&work, time)?;
     trees.iter().try_for_each(|tree| tree.sync())?;
-    let op = op(group.name);
-    Ok(Some(Row::of(
-        target,
-        &op,
-        [clients, 1],
-        done.times,
-        done.rate,
-    )))
+    let used_ns = (cpu_seconds() - begun) * 1e9;
+    let operations = (done.rate * time.as_secs_f64()).max(1.0);
+    Ok(vec![
+        Row::of(target, &op(group.name), [clients, 1], done.times, done.rate),
+        Row::cpu(target, &cpu(group.name), clients, used_ns / operations),
+    ])
 }
 
 /// Times of creates with 4 KiB each, by a client whose batches have at most this size.

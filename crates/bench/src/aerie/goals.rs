@@ -1,7 +1,8 @@
 //! The goals of PXFS, judged by the figures of one run.
 
 use super::calls::Op;
-use super::sharing::{Mix, Role};
+use super::run::MEMORY;
+use super::sharing::{Case, Role};
 use super::{Options, Row, Target, clients, untar};
 use crate::micro::{Bound, Goal};
 
@@ -9,7 +10,7 @@ use crate::micro::{Bound, Goal};
 const BESIDE_FUSE: [Op; 5] = [Op::ReadSeq, Op::ReadRand, Op::Open, Op::Stat, Op::ReadSmall];
 /// Number of goals of a run without the mount and `selvedge run`.
 #[cfg(test)]
-pub(super) const COUNT: usize = Op::PUBLISHED.len() + 2 + 1;
+pub(super) const COUNT: usize = Op::PUBLISHED.len() + 4 + 1;
 
 const OURS: &str = "pxfs";
 
@@ -54,10 +55,39 @@ impl Found<'_> {
         })
     }
 
-    /// Our rates of two kinds of work.
-    fn rates(&self, works: [(&str, usize); 2]) -> Option<[f64; 2]> {
-        let rate = |(op, clients)| self.row(OURS, op, clients)?.ops_per_second;
-        Some([rate(works[0])?, rate(works[1])?])
+    /// The rate of clients.
+    fn rate(&self, target: &str, op: &str, clients: usize) -> Option<f64> {
+        self.row(target, op, clients)?.ops_per_second
+    }
+
+    /// Work of clients in one file, beside the same in files of their own. A copy from and to memory alone may
+    /// be slower, too.
+    fn sharing(&self, role: Role, cases: [Case; 2], clients: usize) -> Option<Goal> {
+        let [own, shared] = cases.map(|case| role.op(case));
+        let to_own = |target| {
+            let [own, shared] = [&own, &shared].map(|op| self.rate(target, op, clients));
+            Some(shared? / own?)
+        };
+        let alone = to_own(MEMORY)?;
+        Some(Goal {
+            what: format!("{OURS} {shared} (memory alone: {alone:.2}x), to own files"),
+            figure: to_own(OURS)?,
+            bound: Bound::AtLeast(0.8),
+        })
+    }
+
+    /// The work of two clients, in directories of their own.
+    fn scaling(&self) -> Option<Goal> {
+        let group = clients::GROUPS[0].name;
+        let op = clients::op(group);
+        let [one, two] = [1, 2].map(|clients| self.rate(OURS, &op, clients));
+        let [cpu, more] = [1, 2].map(|n| self.row(OURS, &clients::cpu(group), n)?.ns_median);
+        let more = more? / cpu?;
+        Some(Goal {
+            what: format!("{OURS} {op}, two clients ({more:.2}x the CPU time), to one"),
+            figure: two? / one?,
+            bound: Bound::AtLeast(1.7),
+        })
     }
 }
 
@@ -79,22 +109,9 @@ pub(super) fn judge(rows: &[Row], options: &Options) -> Vec<Goal> {
             bound: Bound::AtLeast(10.0),
         })
     });
-    let clients = options.clients.max(2);
-    let shared = [Role::Reader, Role::Writer].into_iter().filter_map(|role| {
-        let [shared, own] = [true, false].map(|is_shared| role.op(Mix::OneWriter, is_shared));
-        let [shared, own] = found.rates([(&shared, clients), (&own, clients)])?;
-        Some(Goal {
-            what: format!("{OURS} {}, to own files", role.op(Mix::OneWriter, true)),
-            figure: shared / own,
-            bound: Bound::AtLeast(0.8),
-        })
-    });
-    let op = clients::op(clients::GROUPS[0].name);
-    let scaling = found.rates([(&op, 2), (&op, 1)]);
-    let scaling = scaling.map(|[two, one]| Goal {
-        what: format!("{OURS} {op}, two clients, to one"),
-        figure: two / one,
-        bound: Bound::AtLeast(1.7),
+    let shared = Case::one_writer().into_iter().flat_map(|cases| {
+        let clients = options.clients.max(2);
+        [Role::Reader, Role::Writer].map(|role| found.sharing(role, cases, clients))
     });
     with_tmpfs
         .chain(with_fuse)
@@ -105,7 +122,7 @@ pub(super) fn judge(rows: &[Row], options: &Options) -> Vec<Goal> {
                 .into_iter()
                 .filter_map(|(threads, least)| found.values(threads, least)),
         )
-        .chain(shared)
-        .chain(scaling)
+        .chain(shared.flatten())
+        .chain(found.scaling())
         .collect()
 }

@@ -41,7 +41,7 @@ pub struct Row {
     pub clients: usize,
     /// Number of threads of each client.
     pub threads: usize,
-    /// Nanoseconds of a call, or of a pass through a workload: the median.
+    /// Nanoseconds of a call, or of a pass through a workload: the median. Of CPU time, the mean.
     pub ns_median: Option<f64>,
     /// The same: the 95th percentile.
     pub ns_p95: Option<f64>,
@@ -82,6 +82,21 @@ impl Row {
             ns_p95: stats::quantile(&mut times, 0.95),
             ns_p99: stats::quantile(&mut times, 0.99),
             ops_per_second: Some(rate.round()),
+            unavailable: None,
+        }
+    }
+
+    /// The mean time of all CPUs for an operation.
+    fn cpu(target: &str, op: &str, clients: usize, ns: f64) -> Self {
+        Self {
+            target: target.into(),
+            op: op.into(),
+            clients,
+            threads: 1,
+            ns_median: Some(ns),
+            ns_p95: None,
+            ns_p99: None,
+            ops_per_second: Some((1e9 / ns.max(1e-9)).round()),
             unavailable: None,
         }
     }
@@ -282,8 +297,10 @@ mod tests {
         };
         assert_eq!(count(", 150 ns"), 3 * calls::Op::ALL.len());
         // For memory and each target readers, writers and two kinds of a mix, alone and with others.
-        assert_eq!(count(", one file"), 3 * (3 + 4));
+        // That with one block of a file, and with several.
+        assert_eq!(count(", one file"), 2 * 3 * (3 + 4));
         assert_eq!(count(", own directories"), 2 * 3);
+        assert_eq!(count(", own directories, CPU"), 2 * 3);
         // An image and a protected store.
         assert_eq!(
             count(" 1,000 files") + count("sync, 4 KiB") + count("sync, 1 MiB"),

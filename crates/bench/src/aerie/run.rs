@@ -2,6 +2,7 @@
 
 use super::calls::Calls;
 use super::options::ROOM;
+use super::sharing::{Case, Files};
 use super::{Options, Part, Row, Target, clients, protection, sharing, under_run, untar};
 use crate::error::Result;
 use crate::interrupt::Interrupt;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 const BATCHES: [u64; 5] = [64 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20];
 
 /// The name of memory alone, in rows.
-const MEMORY: &str = "memory";
+pub(super) const MEMORY: &str = "memory";
 
 /// A run, so far.
 pub(super) struct Run<'a> {
@@ -143,22 +144,24 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Clients that share a block; on tmpfs and in memory, threads.
+    /// Clients that share a file; on tmpfs and in memory, threads.
     fn sharing(&mut self) -> Result<()> {
         let numbers = [1, self.options.clients.max(2)];
-        for clients in numbers {
-            self.next(&format!("{clients} threads share a block of memory"))?;
-            let rows = sharing::measure_memory(MEMORY, clients, self.options.time)?;
-            self.rows.extend(rows);
-        }
+        let mut made = Vec::new();
         for (name, target) in self.called(&[Target::Pxfs, Target::Tmpfs])? {
-            let made = self.make(&target, ROOM, None)?;
-            for clients in numbers {
-                self.next(&format!("{clients} clients share a block of {name}"))?;
-                let time = self.options.time;
-                let rows = sharing::measure(&name, &made, clients, time)?;
-                self.rows.extend(rows);
+            self.next(&format!("images of {name}"))?;
+            let bytes = ROOM + sharing::all_bytes(numbers);
+            made.push((name, self.make(&target, bytes, None)?));
+        }
+        let time = self.options.time;
+        for clients in numbers {
+            let mut targets = vec![(MEMORY.to_owned(), Files::memory(clients))];
+            for (name, made) in &made {
+                targets.push((name.clone(), Files::of(made, clients)?));
             }
+            let mut next = |case: Case| self.next(&format!("{clients} clients: {case}"));
+            let rows = sharing::measure(&targets, clients, time, &mut next)?;
+            self.rows.extend(rows);
         }
         Ok(())
     }
@@ -211,8 +214,8 @@ impl Run<'_> {
                     let each = each.map_or(0, |profile| profile.image_bytes(Some(files)));
                     let made = self.make(&target, each * clients as u64, None)?;
                     let sizes = (files, self.options.time);
-                    let row = clients::measure(&name, &made, group, clients, sizes)?;
-                    self.rows.extend(row);
+                    let rows = clients::measure(&name, &made, group, clients, sizes)?;
+                    self.rows.extend(rows);
                 }
             }
         }

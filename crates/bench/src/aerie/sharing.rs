@@ -1,19 +1,24 @@
-//! Several clients that read and write one block of one file, or of a file each (Figure 4.6). Beside them
-//! threads do the same with blocks of memory alone: a processor that reads what another one has just written
-//! waits for it, and no file system can be faster than that.
+//! Several clients that read and write blocks of one file, or of a file each (Figure 4.6): the same block, or
+//! one at random in each call. Beside them threads do the same with blocks of memory alone: a processor that
+//! reads what another one has just written waits for it, and no file system can be faster than that. How long
+//! depends on where a virtual machine's processors are at the moment, so that all take turns in each case.
 
 use super::Row;
 use crate::error::{Context, Result};
 use crate::singles::clock_ns;
 use crate::target::Made;
-use crate::tree::OpenFile;
+use crate::tree::{OpenFile, Tree};
 use medium::{MemoryPmem, Pmem};
 use std::ffi::CString;
-use std::sync::Barrier;
+use std::fmt;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
+/// Blocks of a file: for calls that share one, and for those at random. The latter are more than the cache of
+/// a processor holds.
+const BLOCKS: [u64; 2] = [1, 2048];
 
 /// The work of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +29,18 @@ pub(super) enum Role {
 
 impl Role {
     /// The name of its rows.
-    pub(super) fn op(self, mix: Mix, is_shared: bool) -> String {
+    pub(super) fn op(self, case: Case) -> String {
         let what = match self {
             Self::Reader => "read",
             Self::Writer => "write",
         };
-        let where_to = if is_shared { "one file" } else { "own files" };
-        format!("{what}, {}, {where_to}", mix.name())
+        let at_random = if case.blocks > 1 { " at random" } else { "" };
+        let files = if case.is_shared {
+            "one file"
+        } else {
+            "own files"
+        };
+        format!("{what}{at_random}, {}, {files}", case.mix.name())
     }
 }
 
@@ -61,111 +71,182 @@ impl Mix {
     }
 }
 
+/// What some clients do, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) mix: Mix,
+    pub(super) is_shared: bool,
+    /// Blocks of a file, of which each call takes one.
+    pub(super) blocks: u64,
+}
+
+impl Case {
+    fn all() -> impl Iterator<Item = Self> {
+        let mixes = Mix::ALL.into_iter();
+        mixes.flat_map(|mix| {
+            BLOCKS
+                .into_iter()
+                .flat_map(move |blocks| Self::of(mix, blocks))
+        })
+    }
+
+    /// The clients in files of their own, and in one.
+    pub(super) fn of(mix: Mix, blocks: u64) -> [Self; 2] {
+        [false, true].map(|is_shared| Self {
+            mix,
+            is_shared,
+            blocks,
+        })
+    }
+
+    /// One writer beside readers, for each number of blocks: in files of their own, and in one.
+    pub(super) fn one_writer() -> [[Self; 2]; 2] {
+        BLOCKS.map(|blocks| Self::of(Mix::OneWriter, blocks))
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = if self.is_shared {
+            "one file"
+        } else {
+            "own files"
+        };
+        write!(f, "{}, {files}", self.mix.name())
+    }
+}
+
 /// Nanoseconds of calls.
 type Figures = (Role, Vec<f64>);
 
-/// The block of a client.
-trait Block {
-    fn load(&self, buf: &mut [u8]) -> Result<()>;
-    fn store(&self, data: &[u8]) -> Result<()>;
+/// The blocks of a client, by offset.
+trait Blocks {
+    fn load(&self, at: u64, buf: &mut [u8]) -> Result<()>;
+    fn store(&self, at: u64, data: &[u8]) -> Result<()>;
 }
 
-impl Block for Box<dyn OpenFile + '_> {
-    fn load(&self, buf: &mut [u8]) -> Result<()> {
-        self.read(0, buf).map(drop)
+impl Blocks for Box<dyn OpenFile + '_> {
+    fn load(&self, at: u64, buf: &mut [u8]) -> Result<()> {
+        self.read(at, buf).map(drop)
     }
 
-    fn store(&self, data: &[u8]) -> Result<()> {
-        self.write(0, data)
+    fn store(&self, at: u64, data: &[u8]) -> Result<()> {
+        self.write(at, data)
     }
 }
 
-/// A block of memory, at an offset.
+/// Blocks of memory, from an offset on.
 struct Bare<'a>(&'a MemoryPmem, u64);
 
-impl Block for Bare<'_> {
-    fn load(&self, buf: &mut [u8]) -> Result<()> {
-        self.0.read(self.1, buf).what(|| "read of memory".into())
+impl Blocks for Bare<'_> {
+    fn load(&self, at: u64, buf: &mut [u8]) -> Result<()> {
+        self.0
+            .read(self.1 + at, buf)
+            .what(|| "read of memory".into())
     }
 
-    fn store(&self, data: &[u8]) -> Result<()> {
-        self.0.store(self.1, data);
+    fn store(&self, at: u64, data: &[u8]) -> Result<()> {
+        self.0.store(self.1 + at, data);
         Ok(())
     }
 }
 
-/// Opens the block of a client in the file with a number.
-type Opens<'a> = dyn Fn(usize, usize) -> Result<Box<dyn Block + 'a>> + Sync + 'a;
+/// Bytes of a file.
+const FILE: usize = BLOCK * BLOCKS[1] as usize;
 
-/// Times of this number of clients, in each mix, on one file and on a file each.
+/// Bytes of the files of this number of clients.
+fn bytes(clients: usize) -> u64 {
+    (clients * FILE) as u64
+}
+
+/// Bytes of all files of a target.
+pub(super) fn all_bytes(numbers: [usize; 2]) -> u64 {
+    numbers.into_iter().map(bytes).sum()
+}
+
+/// A file for each client.
+pub(super) enum Files {
+    /// Of a target. The clients open them by name.
+    Of(Vec<Arc<dyn Tree>>, Vec<CString>),
+    /// Memory alone.
+    Memory(MemoryPmem),
+}
+
+impl Files {
+    pub(super) fn of(made: &Made, clients: usize) -> Result<Self> {
+        let trees: Result<Vec<_>> = (0..clients).map(|_| made.client()).collect();
+        let trees = trees?;
+        let name = |n| CString::new(format!("block{clients}-{n}")).unwrap_or_default();
+        let names: Vec<_> = (0..clients).map(name).collect();
+        for name in &names {
+            trees[0].create(name)?.write(0, &vec![0; FILE])?;
+        }
+        trees[0].sync()?;
+        Ok(Self::Of(trees, names))
+    }
+
+    pub(super) fn memory(clients: usize) -> Self {
+        Self::Memory(MemoryPmem::new(bytes(clients)))
+    }
+
+    /// The blocks of a file, for a client.
+    fn open(&self, client: usize, file: usize) -> Result<Box<dyn Blocks + '_>> {
+        Ok(match self {
+            Self::Of(trees, names) => Box::new(trees[client].open(&names[file])?),
+            Self::Memory(memory) => Box::new(Bare(memory, (file * FILE) as u64)),
+        })
+    }
+}
+
+/// Times of this number of clients on some targets, which take turns in each case.
 pub(super) fn measure(
-    target: &str,
-    made: &Made,
+    targets: &[(String, Files)],
     clients: usize,
     time: Duration,
+    next: &mut dyn FnMut(Case) -> Result<()>,
 ) -> Result<Vec<Row>> {
-    let trees: Result<Vec<_>> = (0..clients).map(|_| made.client()).collect();
-    let trees = trees?;
-    let name = |n| CString::new(format!("block{clients}-{n}")).unwrap_or_default();
-    let names: Vec<_> = (0..clients).map(name).collect();
-    for name in &names {
-        trees[0].create(name)?.write(0, &[0; BLOCK])?;
-    }
-    trees[0].sync()?;
-    let open = |client: usize, file: usize| -> Result<Box<dyn Block + '_>> {
-        Ok(Box::new(trees[client].open(&names[file])?))
-    };
-    in_each_mix(target, clients, &open, time)
-}
-
-/// The same, of threads that only copy to and from memory.
-pub(super) fn measure_memory(target: &str, clients: usize, time: Duration) -> Result<Vec<Row>> {
-    let memory = MemoryPmem::new((clients * BLOCK) as u64);
-    let open = |_, file: usize| -> Result<Box<dyn Block + '_>> {
-        Ok(Box::new(Bare(&memory, (file * BLOCK) as u64)))
-    };
-    in_each_mix(target, clients, &open, time)
-}
-
-fn in_each_mix(target: &str, clients: usize, open: &Opens<'_>, time: Duration) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for mix in Mix::ALL {
-        for is_shared in [false, true] {
-            let figures = run(clients, open, mix, is_shared, time)?;
-            for role in [Role::Reader, Role::Writer] {
-                let some = figures.iter().filter(|(of, _)| *of == role);
-                let (mut times, mut rate) = (Vec::new(), 0.0);
-                for (_, one) in some {
-                    let seconds = one.iter().sum::<f64>() / 1e9;
-                    rate += one.len() as f64 / seconds.max(1e-9);
-                    times.extend_from_slice(one);
-                }
-                if !times.is_empty() {
-                    let op = role.op(mix, is_shared);
-                    rows.push(Row::of(target, &op, [clients, 1], times, rate));
-                }
-            }
+    for case in Case::all() {
+        next(case)?;
+        for (target, files) in targets {
+            let figures = run(clients, files, case, time)?;
+            rows.extend([Role::Reader, Role::Writer].into_iter().filter_map(|role| {
+                let own = figures.iter().filter(|(of, _)| *of == role);
+                row(target, &role.op(case), clients, own.map(|(_, times)| times))
+            }));
         }
     }
     Ok(rows)
 }
 
-fn run(
+/// The row of the clients with these times.
+fn row<'t>(
+    target: &str,
+    op: &str,
     clients: usize,
-    open: &Opens<'_>,
-    mix: Mix,
-    is_shared: bool,
-    time: Duration,
-) -> Result<Vec<Figures>> {
+    all: impl Iterator<Item = &'t Vec<f64>>,
+) -> Option<Row> {
+    let (mut times, mut rate) = (Vec::new(), 0.0);
+    for one in all {
+        let seconds = one.iter().sum::<f64>() / 1e9;
+        rate += one.len() as f64 / seconds.max(1e-9);
+        times.extend_from_slice(one);
+    }
+    (!times.is_empty()).then(|| Row::of(target, op, [clients, 1], times, rate))
+}
+
+fn run(clients: usize, files: &Files, case: Case, time: Duration) -> Result<Vec<Figures>> {
     let start = Barrier::new(clients);
     let start = &start;
     thread::scope(|scope| {
         let spawn = |client: usize| {
-            let file = if is_shared { 0 } else { client };
-            let role = mix.role(client);
+            let file = if case.is_shared { 0 } else { client };
+            let role = case.mix.role(client);
             scope.spawn(move || {
                 start.wait();
-                Ok((role, one(&*open(client, file)?, role, time)?))
+                let blocks = files.open(client, file)?;
+                let random = fastrand::Rng::with_seed(client as u64);
+                Ok((role, one(&*blocks, (case.blocks, random), role, time)?))
             })
         };
         let running: Vec<_> = (0..clients).map(spawn).collect();
@@ -178,16 +259,22 @@ fn run(
 }
 
 /// Nanoseconds of each call of a client that begins in this time.
-fn one(block: &dyn Block, role: Role, time: Duration) -> Result<Vec<f64>> {
+fn one(
+    blocks: &dyn Blocks,
+    (count, mut random): (u64, fastrand::Rng),
+    role: Role,
+    time: Duration,
+) -> Result<Vec<f64>> {
     let clock_ns = clock_ns();
     let (buf, data) = (&mut [0; BLOCK], &[1; BLOCK]);
     let mut times = Vec::new();
     let begun = Instant::now();
     let mut last = begun;
     while last - begun < time {
+        let at = random.u64(..count) * BLOCK as u64;
         match role {
-            Role::Reader => block.load(buf)?,
-            Role::Writer => block.store(data)?,
+            Role::Reader => blocks.load(at, buf)?,
+            Role::Writer => blocks.store(at, data)?,
         }
         let now = Instant::now();
         times.push(((now - last).as_nanos() as f64 - clock_ns).max(0.0));

@@ -3,8 +3,7 @@
 use super::Row;
 use crate::error::{Context, Result};
 use crate::micro::surface::{Surface, WorkDir};
-use crate::singles::{Times, timed};
-use rustix::time::{ClockId, clock_gettime};
+use crate::singles::{Times, cpu_seconds, timed};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use vfs::FileSystem;
@@ -109,10 +108,4 @@ impl Calls {
         let calls = calls.filter_map(|(op, times)| Row::of(target, op, flush_ns, times));
         calls.chain(cpu).collect()
     }
-}
-
-/// Seconds that all threads of this process have used, in the program and in the kernel.
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

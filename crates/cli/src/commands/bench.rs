@@ -169,7 +169,7 @@ struct Workloads {
 
 /// Measure PXFS by its clients, beside other file systems
 ///
-/// The measurements are those of the paper on Aerie: single calls, clients that share a block, servers,
+/// The measurements are those of the paper on Aerie: single calls, clients that share a file, servers,
 /// and several clients. BPFS, SoupFS, tmpfs, ext4, a FUSE mount of PXFS, a program under `selvedge run` and
 /// KVFS take part. Ext4, on a loop device over tmpfs, needs root. `selvedge run` needs its library.
 #[derive(Debug, clap::Args)]
