@@ -1,5 +1,5 @@
-//! Every crash state of puts, in both models of memory: a client puts values, and a service beside it applies
-//! them. A crash leaves the old value or the new one of each key, in the order of the puts.
+//! Every crash state of puts and appends, in both models of memory: a client makes them, and a service beside it
+//! applies them. A crash leaves a prefix of them: nothing of a later one, and all contents of those before.
 
 use super::bounds::bound;
 use aerie_objects::{ObjectId, Reserve};
@@ -7,6 +7,7 @@ use aerie_proto::ops::{Answers, Condition};
 use crash::program::{Memory, Program, explore};
 use crash::{Options, PersistModel};
 use medium::MemoryPmem;
+use pxfs::seeded::Bug;
 use pxfs::{Access, Authority, Credentials, Host, MkfsOptions, Pxfs, Session, Speculation, mkfs};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -92,31 +93,63 @@ fn client(memory: Memory, access: Access) -> Result<Client, String> {
 enum Ships {
     AtEnd,
     AfterEach,
-    /// Each put but the first comes before the end of the ship of the one before.
+    /// Each change but the first comes before the end of the ship of the one before.
     Beside,
 }
 
-/// Values of two keys, of which one has a value before.
-struct Puts {
+/// A change of the value of a key.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Put(&'static [u8]),
+    /// A write at the end.
+    Append(&'static [u8]),
+}
+use Change::*;
+
+/// Changes of the values of two keys, of which one has a value before.
+struct Changes {
+    all: &'static [(&'static [u8], Change)],
     access: Access,
     ships: Ships,
 }
 
-/// The puts, in their order.
-const PUTS: [(&[u8], &[u8]); 3] = [
-    (b"old", &[2; 4500]),
-    (b"new", b"value"),
-    (b"old", &[3; 300]),
+// Some fill pages, which then go around the caches of the processor, and others only parts of pages, or both.
+const PUTS: [(&[u8], Change); 3] = [
+    (b"old", Put(&[2; 4500])),
+    (b"new", Put(&[4; 4096])),
+    (b"old", Put(&[3; 300])),
+];
+const APPENDS: [(&[u8], Change); 3] = [
+    (b"old", Append(&[2; 8192 - 5000])),
+    (b"old", Append(&[3; 4096])),
+    (b"old", Append(&[4; 4200])),
 ];
 
-impl Puts {
-    /// The values after the first `count` puts.
-    fn expected(count: usize) -> Values {
+impl Changes {
+    /// The values after the first `count` changes.
+    fn expected(&self, count: usize) -> Values {
         let mut values = Values::from([(b"old".to_vec(), vec![1; 5000])]);
-        for (key, value) in &PUTS[..count] {
-            values.insert(key.to_vec(), value.to_vec());
+        for (key, change) in &self.all[..count] {
+            let value = values.entry(key.to_vec()).or_default();
+            match change {
+                Put(new) => *value = new.to_vec(),
+                Append(more) => value.extend_from_slice(more),
+            }
         }
         values
+    }
+}
+
+fn make(client: &Client, (key, change): (&[u8], Change)) -> vfs::Result<()> {
+    let cx = Ctx::root();
+    match change {
+        Put(value) => client.put(&cx, Name::new(Ino::ROOT, key), 0o644, value, CONDITION),
+        Append(more) => {
+            let file = client.lookup(&cx, Ino::ROOT, key)?;
+            let written = client.write(&cx, file.ino, file.size, more);
+            client.forget(file.ino, 1);
+            written.map(drop)
+        }
     }
 }
 
@@ -138,11 +171,11 @@ fn values(fs: &Pxfs<Memory>) -> vfs::Result<Values> {
     files.into_iter().map(read).collect()
 }
 
-impl Program for Puts {
+impl Program for Changes {
     type Opened = Pxfs<Memory>;
 
     fn bytes(&self) -> u64 {
-        48 * 4096
+        64 * 4096
     }
 
     fn format(&self, memory: Memory) -> Result<(), String> {
@@ -157,28 +190,24 @@ impl Program for Puts {
     fn run(&self, memory: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
         let client = client(memory, self.access)?;
         mark(0);
-        let put = |n: usize| {
-            let (key, value) = PUTS[n];
-            let at = Name::new(Ino::ROOT, key);
-            client.put(&Ctx::root(), at, 0o644, value, CONDITION)
-        };
-        put(0).map_err(text)?;
-        for n in 1..PUTS.len() {
+        make(&client, self.all[0]).map_err(text)?;
+        for n in 1..self.all.len() {
+            let change = || make(&client, self.all[n]);
             match self.ships {
-                Ships::AtEnd => put(n),
+                Ships::AtEnd => change(),
                 Ships::AfterEach => client.sync().and_then(|()| {
                     mark(n as u64);
-                    put(n)
+                    change()
                 }),
                 Ships::Beside => {
-                    let shipped = client.ship_beside(|end| put(n).and_then(|()| end()));
+                    let shipped = client.ship_beside(|end| change().and_then(|()| end()));
                     shipped.inspect(|()| mark(n as u64))
                 }
             }
             .map_err(text)?;
         }
         client.sync().map_err(text)?;
-        mark(PUTS.len() as u64);
+        mark(self.all.len() as u64);
         Ok(())
     }
 
@@ -196,9 +225,9 @@ impl Program for Puts {
         }
         let done = marks.last().map_or(0, |mark| *mark as usize);
         let found = values(fs).map_err(text)?;
-        let mut allowed = (done..=PUTS.len()).map(Self::expected);
+        let mut allowed = (done..=self.all.len()).map(|count| self.expected(count));
         if !allowed.any(|values| values == found) {
-            return Err(format!("after {done} puts there is {found:?}"));
+            return Err(format!("after {done} changes there is {found:?}"));
         }
         let mut hasher = DefaultHasher::new();
         found.hash(&mut hasher);
@@ -214,7 +243,7 @@ impl Program for Puts {
     }
 }
 
-fn failure(puts: &Puts, model: PersistModel) -> Option<String> {
+fn failure(changes: &Changes, model: PersistModel) -> Option<String> {
     let options = Options {
         model,
         recovery_depth: 0,
@@ -222,19 +251,21 @@ fn failure(puts: &Puts, model: PersistModel) -> Option<String> {
         samples: bound(2, 16),
         ..Options::default()
     };
-    let explored = explore(puts, &options).unwrap();
+    let explored = explore(changes, &options).unwrap();
     let states = explored.states;
     assert!(explored.failure.is_some() || states > 20, "{states} states");
     explored.failure.map(|failure| format!("{failure:?}"))
 }
 
 #[test]
-fn a_crash_leaves_a_prefix_of_the_puts() {
+fn a_crash_leaves_a_prefix_of_the_changes() {
     for model in PersistModel::ALL {
         for access in [Access::ReadWrite, Access::ReadOnly] {
             for ships in [Ships::AtEnd, Ships::AfterEach, Ships::Beside] {
-                let puts = Puts { access, ships };
-                assert_eq!(failure(&puts, model), None, "{access:?}, {ships:?}");
+                for all in [&PUTS, &APPENDS] {
+                    let changes = Changes { all, access, ships };
+                    assert_eq!(failure(&changes, model), None, "{access:?}, {ships:?}");
+                }
             }
         }
     }
@@ -243,31 +274,38 @@ fn a_crash_leaves_a_prefix_of_the_puts() {
 /// A value that is not durable before its name shows it: by the client, and by the service.
 #[test]
 fn values_that_are_not_durable_in_time_are_found() {
-    let find = |access, ships| {
-        let puts = Puts { access, ships };
-        failure(&puts, PersistModel::Words).expect("a violation")
+    let find = |all, access, ships| {
+        let changes = Changes { all, access, ships };
+        failure(&changes, PersistModel::Words).expect("a violation")
     };
     for ships in [Ships::AfterEach, Ships::Beside] {
-        pxfs::seeded::arm(Some(pxfs::seeded::Bug::StoredNotFlushed));
-        let found = find(Access::ReadWrite, ships);
-        assert!(found.contains("puts there is"), "{found}");
-        pxfs::seeded::arm(None);
+        for bug in [Bug::StoredNotFlushed, Bug::FilledNotFenced] {
+            for all in [&PUTS, &APPENDS] {
+                pxfs::seeded::arm(Some(bug));
+                let found = find(all, Access::ReadWrite, ships);
+                assert!(found.contains("changes there is"), "{bug:?}: {found}");
+                pxfs::seeded::arm(None);
+            }
+        }
         aerie_objects::seeded::arm(Some(aerie_objects::seeded::Bug::NoInitFence));
-        find(Access::ReadOnly, ships);
+        find(&PUTS, Access::ReadOnly, ships);
         aerie_objects::seeded::arm(None);
     }
 }
 
-/// The model of this test has the values that the puts leave.
+/// The model of this test has the values that the changes leave.
 #[test]
-fn puts_leave_their_values() {
-    let memory: Memory = Arc::new(MemoryPmem::new(48 * 4096));
-    let puts = Puts {
-        access: Access::ReadWrite,
-        ships: Ships::Beside,
-    };
-    puts.format(memory.clone()).unwrap();
-    puts.run(memory.clone(), &|_| ()).unwrap();
-    let found = values(&open(memory).unwrap()).unwrap();
-    assert_eq!(found, Puts::expected(PUTS.len()));
+fn changes_leave_their_values() {
+    for all in [&PUTS, &APPENDS] {
+        let changes = Changes {
+            all,
+            access: Access::ReadWrite,
+            ships: Ships::Beside,
+        };
+        let memory: Memory = Arc::new(MemoryPmem::new(changes.bytes()));
+        changes.format(memory.clone()).unwrap();
+        changes.run(memory.clone(), &|_| ()).unwrap();
+        let found = values(&open(memory).unwrap()).unwrap();
+        assert_eq!(found, changes.expected(all.len()));
+    }
 }

@@ -1,6 +1,7 @@
 //! Values on a speculation.
 
 use super::{Access, Host, Speculation};
+use crate::error::Res;
 use crate::values::{Put, PutFile, Value};
 use aerie_objects::{HEADER_BYTES, ObjectId, Overlay, PAGE, page};
 use aerie_proto::ops::{Condition, Data, Op, VALUE_MAX};
@@ -54,10 +55,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 let _gate = self.fs.gate.write();
                 return self.put_apart(cx, put, &[]);
             };
-            // Bytes after the end of a file can have any value.
-            let base = self.overlay().base();
-            for (page, part) in apart.pages.iter().zip(value.chunks(PAGE as usize)) {
-                base.store(*page, part);
+            if let Err(fault) = self.store_apart(&apart.pages, value) {
+                self.put_back(apart);
+                return Err(fault.errno());
             }
             let _gate = self.fs.gate.write();
             if self.state.lock().session != apart.session {
@@ -69,6 +69,22 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 self.put_back(apart);
             }
             return put;
+        }
+    }
+
+    /// Stores a value in these pages. Its end is flushed with the batch, if it fills no page.
+    fn store_apart(&self, pages: &[u64], value: &[u8]) -> Res<()> {
+        let (whole, end) = value.as_chunks();
+        for (page, contents) in pages.iter().zip(whole) {
+            self.fill(*page, contents);
+        }
+        if let Some(page) = pages.get(whole.len()) {
+            // Bytes after the end of a file can have any value.
+            self.overlay().base().store(*page, end);
+        }
+        match whole {
+            [] => Ok(()),
+            _ => self.fence_filled(),
         }
     }
 
@@ -84,7 +100,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 })
             },
             |state, file| {
-                state.dirty.extend(pages);
+                state.dirty.extend(pages.get((put.len / PAGE) as usize));
                 let (len, pages) = (put.len, pages.to_vec());
                 op(put, file, Data::Stored { len, pages })
             },

@@ -4,9 +4,10 @@ use super::{Access, Host, Speculation};
 use crate::data::{WRITE_MAX, ZEROS, parts};
 use crate::error::{Fault, Res};
 use crate::inode::Inode;
+use crate::seeded::{Bug, hit};
 use aerie_objects::{PAGE, page};
 use aerie_proto::ops::{Data, Op};
-use medium::Pmem;
+use medium::{Pmem, Rule};
 use vfs::{Ctx, Ino, OpenFlags, Result, perm};
 
 /// The outcome of a write in place.
@@ -186,23 +187,54 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         Ok(found.map(|page| (page, within)))
     }
 
+    /// Stores all contents of a new page, around the caches of the processor. It then needs a fence by
+    /// [`fence_filled`](Self::fence_filled) of this thread, and no flush.
+    pub(super) fn fill(&self, page: u64, contents: &[u8; PAGE as usize]) {
+        self.overlay().base().store_nt(page, contents);
+    }
+
+    /// Makes the pages durable that this thread has filled. No batch may name them before.
+    pub(super) fn fence_filled(&self) -> Res<()> {
+        if hit(Bug::FilledNotFenced) {
+            return Ok(());
+        }
+        let durable = self.overlay().base().fence(Rule::DataBeforeCommit);
+        durable.map_err(|error| Fault::Store(error.into()))
+    }
+
     /// Stores contents in the shared memory; the rest of each new page becomes zeros.
     fn store(&self, file: &Inode, off: u64, data: &[u8], new: &[u64]) -> Res<()> {
         let memory = self.overlay();
         let base = memory.base();
         let mut state = self.state.lock();
         let mut new = new.iter().peekable();
+        let mut are_filled = false;
         for (index, within, part) in parts(off, data.len()) {
             let Some(page) = page(memory, file.object, index)? else {
                 continue;
             };
+            let part = &data[part];
             let is_new = new.next_if_eq(&&page).is_some();
-            if is_new && part.len() < PAGE as usize {
-                base.store(page, &ZEROS);
+            if is_new && let Ok(contents) = part.try_into() {
+                self.fill(page, contents);
+                are_filled = true;
+                continue;
             }
-            base.store(page + within, &data[part]);
+            if is_new {
+                let end = within + part.len() as u64;
+                let rest = [
+                    (0, &ZEROS[..within as usize]),
+                    (end, &ZEROS[end as usize..]),
+                ];
+                let rest = rest.iter().filter(|(_, zeros)| !zeros.is_empty());
+                rest.for_each(|(at, zeros)| base.store(page + at, zeros));
+            }
+            base.store(page + within, part);
             state.dirty.insert(page);
         }
-        Ok(())
+        match are_filled {
+            true => self.fence_filled(),
+            false => Ok(()),
+        }
     }
 }

@@ -547,6 +547,7 @@ fn seeded_bugs_are_found() {
     // ships, of paths and of fsyncs find the other ones.
     let elsewhere = [
         Bug::StoredNotFlushed,
+        Bug::FilledNotFenced,
         Bug::ParentIgnored,
         Bug::HeldUnclaimed,
         Bug::PathsKept,
