@@ -41,7 +41,8 @@ pub struct Row {
     pub clients: usize,
     /// Number of threads of each client.
     pub threads: usize,
-    /// Nanoseconds of a call, or of a pass through a workload: the median. Of CPU time, the mean.
+    /// Nanoseconds of a call, or of a pass through a workload: the median, or the mean of
+    /// CPU time.
     pub ns_median: Option<f64>,
     /// The same: the 95th percentile.
     pub ns_p95: Option<f64>,

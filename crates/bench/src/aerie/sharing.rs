@@ -71,7 +71,7 @@ impl Mix {
     }
 }
 
-/// What some clients do, and where.
+/// The work of some clients, and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) mix: Mix,
@@ -166,7 +166,7 @@ pub(super) fn all_bytes(numbers: [usize; 2]) -> u64 {
 
 /// A file for each client.
 pub(super) enum Files {
-    /// Of a target. The clients open them by name.
+    /// Those of a target. The clients open them by name.
     Of(Vec<Arc<dyn Tree>>, Vec<CString>),
     /// Memory alone.
     Memory(MemoryPmem),
