@@ -94,14 +94,18 @@ pub(crate) fn truncate(path: &CStr, size: u64) -> Result<()> {
     result(unsafe { syscall(libc::SYS_truncate, args) }).map(drop)
 }
 
-/// The device and inode number of the kernel's file of a descriptor.
-pub(crate) fn device_and_inode(fd: u32) -> Result<(u64, u64)> {
+fn stat(fd: u32) -> Result<libc::stat> {
     // SAFETY: all bits 0 is a valid value of the structure.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     let args = [fd.into(), &raw mut stat as u64, 0, 0, 0, 0];
     // SAFETY: the kernel writes a `stat`.
     result(unsafe { syscall(libc::SYS_fstat, args) })?;
-    Ok((stat.st_dev, stat.st_ino))
+    Ok(stat)
+}
+
+/// The device and inode number of the kernel's file of a descriptor.
+pub(crate) fn device_and_inode(fd: u32) -> Result<(u64, u64)> {
+    stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// The device number of a file of the kernel. A server of FUSE is not asked.
@@ -362,13 +366,26 @@ pub(crate) fn credentials(is_real: bool) -> Result<(u32, u32, Vec<u32>)> {
     Ok((user as u32, group as u32, groups))
 }
 
-/// Makes a directory that only its owner may use, unless it exists.
-pub(crate) fn make_directory(path: &CStr) -> Result<()> {
+/// Makes a directory that only this user may use, unless it exists.
+///
+/// # Errors
+/// `EACCES` if others may use it: they may have made it, or a link in its place.
+pub(crate) fn make_own_directory(path: &CStr, user: u32) -> Result<()> {
     let args = [path.as_ptr() as u64, 0o700, 0, 0, 0, 0];
     // SAFETY: the path ends with 0 and outlives the call.
     match result(unsafe { syscall(libc::SYS_mkdir, args) }) {
-        Ok(_) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(errno),
+        Ok(_) => return Ok(()),
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let fd = open(path, flags).map_err(|_| Errno::ACCESS)?;
+    let found = stat(fd);
+    close(fd)?;
+    let found = found?;
+    match found.st_uid == user && found.st_mode & 0o077 == 0 {
+        true => Ok(()),
+        false => Err(Errno::ACCESS),
     }
 }
 
@@ -449,5 +466,37 @@ impl Drop for OneStack {
         let args = [&raw const self.0 as u64, 0, 0, 0, 0, 0];
         // SAFETY: the stack is the one that the program has set.
         unsafe { syscall(libc::SYS_sigaltstack, args) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::fs::{self, Permissions};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_directory_that_others_may_use_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let (user, ..) = credentials(false).unwrap();
+        let own = |name: &str, user| {
+            let path = dir.path().join(name);
+            let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+            make_own_directory(&path, user)
+        };
+        assert_eq!(own("new", user), Ok(()));
+        assert_eq!(own("new", user), Ok(()));
+        assert_eq!(own("new", user + 1), Err(Errno::ACCESS), "another's");
+        let mode = |mode| fs::set_permissions(dir.path().join("new"), Permissions::from_mode(mode));
+        mode(0o755).unwrap();
+        assert_eq!(own("new", user), Err(Errno::ACCESS), "readable");
+        mode(0o700).unwrap();
+        symlink("new", dir.path().join("link")).unwrap();
+        assert_eq!(own("link", user), Err(Errno::ACCESS), "a link");
+        fs::write(dir.path().join("file"), []).unwrap();
+        assert_eq!(own("file", user), Err(Errno::ACCESS), "a file");
+        assert_eq!(own("none/new", user), Err(Errno::NOENT));
     }
 }

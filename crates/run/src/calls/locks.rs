@@ -176,7 +176,8 @@ fn temporary(process: &Process, file: &File) -> Result<u32> {
     let dir = format!("/tmp/selvedge-run-{uid}{store}");
     let path = format!("{dir}/{}", file.ino());
     let as_path = |text: String| CString::new(text).map_err(|_| Errno::INVAL);
-    kernel::make_directory(&as_path(dir)?)?;
+    // All users can make names there. A name of this user in a sticky directory is not replaced by others.
+    kernel::make_own_directory(&as_path(dir)?, uid).map_err(|_| Errno::NOLCK)?;
     kernel::open(&as_path(path)?, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW)
 }
 
