@@ -26,7 +26,7 @@ use vfs::sync::{Condvar, Mutex};
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No process serves at the socket.
-    #[error("cannot connect to the service at {0}: {1}")]
+    #[error("cannot connect to the service at {0}: {1} (`selvedge serve` starts one)")]
     NoService(std::path::PathBuf, std::io::Error),
     /// The service has refused the connection.
     #[error("the service refuses the connection: {0}")]

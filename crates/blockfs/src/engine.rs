@@ -174,6 +174,9 @@ fn opened<F: Mountable>(
         notes.extend(tearing::<F>(stack, &*devices.disk));
     }
     let mounted = mount::<F>(stack, devices, options).map_err(|e| named(path, e))?;
+    if !options.read_only {
+        notes.insert(1, durability(mounted.cache().options().interval));
+    }
     let mounted = Arc::new(mounted);
     let (closed, counted, drawn) = (mounted.clone(), mounted.clone(), mounted.clone());
     let name = path.display().to_string();
@@ -207,6 +210,15 @@ fn about<F: Mountable>(stack: &Stack, mounted: &Mounted<F>) -> Map<String, Value
 }
 
 /// A note, if soft updates need untorn blocks and the device does not promise them.
+/// When changes are durable. `age`: that at which they are written back.
+fn durability(age: Option<Duration>) -> String {
+    let age = age.map(|age| format!(", or after {} s", age.as_secs()));
+    format!(
+        "durability: changes survive a power failure after an fsync{}",
+        age.unwrap_or_default()
+    )
+}
+
 fn tearing<F: Mountable>(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
     let (atomic, block) = (disk.persistence().atomic_bytes, disk.geometry().block_bytes);
     (stack.mode() == Mode::SoftUpdates && atomic < block).then(|| {

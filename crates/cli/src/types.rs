@@ -6,24 +6,39 @@ use engine::options::{self, Given};
 use engine::{Engine, Image, Verb};
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The engine of an image. An image that holds nothing known is the default engine's, whose
-/// error says so.
+/// The engine of an image. What cannot be an image is the default engine's, whose error says why.
 ///
 /// # Errors
-/// If the image cannot be read; if nothing is known at an offset that is not 0.
+/// If the image cannot be read, or holds nothing known.
 pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, Failure> {
-    let found = engines::of_image(path, offset).map_err(|e| Failure::about(path, e))?;
-    match found {
-        Some(engine) => Ok(engine),
-        None if offset == 0 => Ok(engines::default()),
-        None => Err(Failure::about(
-            path,
-            format_args!("there is no known file system at byte {offset}"),
-        )),
+    let read = |e| Failure::about(path, e);
+    if let Some(engine) = engines::of_image(path, offset).map_err(read)? {
+        return Ok(engine);
     }
+    if offset != 0 {
+        let what = format_args!("there is no known file system at byte {offset}");
+        return Err(Failure::about(path, what));
+    }
+    let found = path.metadata().map_err(read)?;
+    if found.file_type().is_socket() {
+        let what = "a socket; name the image of the service, after the service has ended";
+        return Err(Failure::about(path, what));
+    }
+    if !found.file_type().is_block_device() && found.len() == 0 {
+        return Ok(engines::default());
+    }
+    let held = engine::magic::find(engines::all(), path, 0).map_err(read)?;
+    Err(match held {
+        Some(held) => Failure::about(path, format_args!("{}, not one of ours", held.name())),
+        None => Failure::about(
+            path,
+            "no file system of a known type; make one with `selvedge mkfs`",
+        ),
+    })
 }
 
 /// The engine whose service has the socket.

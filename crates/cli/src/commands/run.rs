@@ -8,6 +8,7 @@ use crate::output;
 use ::run::{Options, Prepared};
 use medium::Guarding;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -57,7 +58,13 @@ impl Args {
             let path = path.to_owned();
             move |e| Failure::about(&path, e)
         };
-        let store = self.store.canonicalize().map_err(about(&self.store))?;
+        let store = self.store.canonicalize().map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Failure::about(
+                &self.store,
+                "there is no such socket; `selvedge serve` makes one",
+            ),
+            _ => Failure::about(&self.store, e),
+        })?;
         let at = self.at.canonicalize().map_err(about(&self.at))?;
         let name = store.to_str().map(str::to_owned);
         let mut prepared = Prepared::new(&Options {

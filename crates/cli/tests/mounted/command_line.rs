@@ -98,7 +98,7 @@ fn mounts_that_fail_exit_with_32_and_leave_no_server() {
     let zeros = place.path("zeros");
     let other = finish(32, selvedge().arg("mount").arg(&zeros).arg(place.dir()));
     assert!(
-        stderr(&other).contains("not a BPFS file system"),
+        stderr(&other).contains("no file system of a known type"),
         "{}",
         stderr(&other)
     );
