@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The engine of an image. What cannot be an image is the default engine's, whose error says why.
+/// The engine of an image. The default one says why something cannot be an image.
 ///
 /// # Errors
 /// If the image cannot be read, or holds nothing known.
