@@ -68,6 +68,12 @@ pub trait PmemLayer: Send + Sync {
         self.below().fence(rule)
     }
 
+    /// See [`Pmem::drain`].
+    #[inline]
+    fn drain(&self) {
+        self.below().drain();
+    }
+
     /// See [`Pmem::prefetch`].
     #[inline]
     fn prefetch(&self, off: u64) {
@@ -120,6 +126,11 @@ impl<L: PmemLayer> Pmem for L {
     #[inline]
     fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         PmemLayer::fence(self, rule)
+    }
+
+    #[inline]
+    fn drain(&self) {
+        PmemLayer::drain(self);
     }
 
     #[inline]
@@ -192,6 +203,11 @@ impl<P: Pmem + ?Sized> Pmem for Arc<P> {
     #[inline]
     fn fence(&self, rule: Rule) -> Result<(), MediumError> {
         (**self).fence(rule)
+    }
+
+    #[inline]
+    fn drain(&self) {
+        (**self).drain();
     }
 
     #[inline]

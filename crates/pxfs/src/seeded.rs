@@ -29,7 +29,7 @@ medium::seeded_bugs! {
     ParentIgnored,
     /// A client ships before the contents that it has stored are durable.
     StoredNotFlushed,
-    /// A client does not wait until pages are durable that it has filled around the caches.
+    /// A ship does not wait until pages are durable that were filled around the caches.
     FilledNotFenced,
     /// A ship counts for calls that were recorded after it.
     ShipEndedLate,

@@ -616,6 +616,13 @@ impl Pmem for MappedPmem {
         }
         self.complete_fence()
     }
+
+    fn drain(&self) {
+        // Otherwise nothing goes around the caches.
+        if self.line_flush.is_some() {
+            cpu::fence();
+        }
+    }
 }
 
 impl Drop for MappedPmem {

@@ -10,18 +10,17 @@
 //! After a refusal the overlay is not what the service has made. The calls that were recorded since are then shipped at
 //! once, and the overlay is dropped.
 
-use super::{Access, Host, LARGEST_REQUEST, Speculation};
+use super::{Access, Dirty, Host, LARGEST_REQUEST, Speculation};
 use crate::seeded::{Bug, hit};
 use aerie_objects::{PAGE, Reserve};
 use aerie_proto::ops::{Answers, Batch};
-use hashbrown::HashSet;
 use medium::Pmem;
 use vfs::Result;
 
 /// The calls that a ship takes, out of the state that others use.
 pub(crate) struct Sent {
     batch: Batch,
-    dirty: HashSet<u64>,
+    dirty: Dirty,
     /// Numbers of pages and of headers that it has taken of the reserve.
     taken: (usize, usize),
     /// [`State::session`].

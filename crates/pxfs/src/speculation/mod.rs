@@ -102,13 +102,21 @@ struct State {
     told: HashMap<ObjectId, u64>,
     /// Those that it has opened for writing, if it must.
     opened: HashSet<ObjectId>,
-    /// Pages with contents that may not be durable.
-    dirty: HashSet<u64>,
+    dirty: Dirty,
     refusal: Option<Refused>,
     /// Whether the service may still have to run a batch, so that no other one may be shipped.
     is_sent: bool,
     /// Number of times that all was dropped.
     session: u64,
+}
+
+/// Contents that may not be durable.
+#[derive(Default)]
+struct Dirty {
+    /// Pages that must be flushed.
+    pages: HashSet<u64>,
+    /// Whether pages were filled around the caches, which need a fence only.
+    are_filled: bool,
 }
 
 impl State {
@@ -416,12 +424,14 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Makes contents durable.
-    fn flush(&self, dirty: HashSet<u64>) -> Result<()> {
-        if dirty.is_empty() || hit(Bug::StoredNotFlushed) {
+    fn flush(&self, dirty: Dirty) -> Result<()> {
+        let are_stored = !dirty.pages.is_empty() && !hit(Bug::StoredNotFlushed);
+        let are_filled = dirty.are_filled && !hit(Bug::FilledNotFenced);
+        if !are_stored && !are_filled {
             return Ok(());
         }
         let base = self.overlay().base();
-        for page in dirty {
+        for page in dirty.pages.into_iter().filter(|_| are_stored) {
             base.flush(page, PAGE);
         }
         let durable = base.fence(Rule::DurableBeforeReturn);

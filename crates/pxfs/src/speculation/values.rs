@@ -1,7 +1,6 @@
 //! Values on a speculation.
 
 use super::{Access, Host, Speculation};
-use crate::error::Res;
 use crate::values::{Put, PutFile, Value};
 use aerie_objects::{HEADER_BYTES, ObjectId, Overlay, PAGE, page};
 use aerie_proto::ops::{Condition, Data, Op, VALUE_MAX};
@@ -55,10 +54,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 let _gate = self.fs.gate.write();
                 return self.put_apart(cx, put, &[]);
             };
-            if let Err(fault) = self.store_apart(&apart.pages, value) {
-                self.put_back(apart);
-                return Err(fault.errno());
-            }
+            self.store_apart(&apart.pages, value);
             let _gate = self.fs.gate.write();
             if self.state.lock().session != apart.session {
                 // The service has given the pages to others.
@@ -73,7 +69,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Stores a value in these pages. Its end is flushed with the batch, if it fills no page.
-    fn store_apart(&self, pages: &[u64], value: &[u8]) -> Res<()> {
+    fn store_apart(&self, pages: &[u64], value: &[u8]) {
         let (whole, end) = value.as_chunks();
         for (page, contents) in pages.iter().zip(whole) {
             self.fill(*page, contents);
@@ -82,9 +78,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             // Bytes after the end of a file can have any value.
             self.overlay().base().store(*page, end);
         }
-        match whole {
-            [] => Ok(()),
-            _ => self.fence_filled(),
+        if !whole.is_empty() {
+            self.hand_over(&mut self.state.lock());
         }
     }
 
@@ -100,7 +95,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 })
             },
             |state, file| {
-                state.dirty.extend(pages.get((put.len / PAGE) as usize));
+                let end = pages.get((put.len / PAGE) as usize);
+                state.dirty.pages.extend(end);
                 let (len, pages) = (put.len, pages.to_vec());
                 op(put, file, Data::Stored { len, pages })
             },

@@ -1,13 +1,12 @@
 //! Writes of a client.
 
-use super::{Access, Host, Speculation};
+use super::{Access, Host, Speculation, State};
 use crate::data::{WRITE_MAX, ZEROS, parts};
 use crate::error::{Fault, Res};
 use crate::inode::Inode;
-use crate::seeded::{Bug, hit};
 use aerie_objects::{PAGE, page};
 use aerie_proto::ops::{Data, Op};
-use medium::{Pmem, Rule};
+use medium::Pmem;
 use vfs::{Ctx, Ino, OpenFlags, Result, perm};
 
 /// The outcome of a write in place.
@@ -169,7 +168,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             {
                 let zeros = &ZEROS[within as usize..];
                 self.overlay().base().store(page + within, zeros);
-                self.state.lock().dirty.insert(page);
+                self.state.lock().dirty.pages.insert(page);
             }
             self.store(&file, off, data, &new)
         };
@@ -187,28 +186,25 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         Ok(found.map(|page| (page, within)))
     }
 
-    /// Stores all contents of a new page, around the caches of the processor. It then needs a fence by
-    /// [`fence_filled`](Self::fence_filled) of this thread, and no flush.
+    /// Stores all contents of a new page, around the caches of the processor. It then needs no flush, but
+    /// [`hand_over`](Self::hand_over) by this thread.
     pub(super) fn fill(&self, page: u64, contents: &[u8; PAGE as usize]) {
         self.overlay().base().store_nt(page, contents);
     }
 
-    /// Makes the pages durable that this thread has filled. No batch may name them before.
-    pub(super) fn fence_filled(&self) -> Res<()> {
-        if hit(Bug::FilledNotFenced) {
-            return Ok(());
-        }
-        let durable = self.overlay().base().fence(Rule::DataBeforeCommit);
-        durable.map_err(|error| Fault::Store(error.into()))
+    /// Has the next ship make the pages durable that this thread has filled. No batch that names them may be shipped
+    /// before.
+    pub(super) fn hand_over(&self, state: &mut State) {
+        self.overlay().base().drain();
+        state.dirty.are_filled = true;
     }
 
     /// Stores contents in the shared memory; the rest of each new page becomes zeros.
-    fn store(&self, file: &Inode, off: u64, data: &[u8], new: &[u64]) -> Res<()> {
+    fn store(&self, file: &Inode, off: u64, data: &[u8], all_new: &[u64]) -> Res<()> {
         let memory = self.overlay();
         let base = memory.base();
         let mut state = self.state.lock();
-        let mut new = new.iter().peekable();
-        let mut are_filled = false;
+        let mut new = all_new.iter().peekable();
         for (index, within, part) in parts(off, data.len()) {
             let Some(page) = page(memory, file.object, index)? else {
                 continue;
@@ -217,7 +213,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             let is_new = new.next_if_eq(&&page).is_some();
             if is_new && let Ok(contents) = part.try_into() {
                 self.fill(page, contents);
-                are_filled = true;
                 continue;
             }
             if is_new {
@@ -230,11 +225,11 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 rest.for_each(|(at, zeros)| base.store(page + at, zeros));
             }
             base.store(page + within, part);
-            state.dirty.insert(page);
+            state.dirty.pages.insert(page);
         }
-        match are_filled {
-            true => self.fence_filled(),
-            false => Ok(()),
+        if !all_new.is_empty() {
+            self.hand_over(&mut state);
         }
+        Ok(())
     }
 }
