@@ -31,10 +31,11 @@ fn pages_are_values_for_all_programs() {
     let (image, socket) = (place.path().join("image"), place.path().join("socket"));
     medium::create_file(&image, 16 << 20, Reserve::Sparse).unwrap();
     let memory = Arc::new(MappedPmem::open(&image, &MapOptions::default()).unwrap());
+    let durability = memory.durability();
     pxfs::mkfs(&memory, &pxfs::MkfsOptions::default()).unwrap();
     let fs = Pxfs::open(memory, Arc::new(SystemClock), Atime::Never).unwrap();
     let file = File::options().read(true).write(true).open(&image).unwrap();
-    let service = aerie_server::serve(fs, &file, &socket, Limits::default()).unwrap();
+    let service = aerie_server::serve(fs, (&file, durability), &socket, Limits::default()).unwrap();
     cache(&socket, &["put", "one"], "first page");
     let client = Client::connect(&socket, &Default::default()).unwrap();
     let pages = Kv::open(&client, b"cache/pages").unwrap();

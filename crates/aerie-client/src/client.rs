@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::remote::Remote;
 use aerie_proto::messages::{Class, Greeting, PARTITION};
 use aerie_proto::ops::Caller;
-use medium::{Guarding, MapOptions, MappedPmem};
+use medium::{EffectiveDurability, Guarding, MapOptions, MappedPmem};
 use pxfs::Credentials;
 use scm::Joined;
 use std::os::fd::OwnedFd;
@@ -64,6 +64,7 @@ impl Options {
 pub struct Client {
     connection: Arc<Connection>,
     class: Class,
+    durability: EffectiveDurability,
     own: Ctx,
     pub(crate) fs: Fs,
     /// Where paths have led.
@@ -103,7 +104,7 @@ impl Client {
                 (Fs::Protected(fs), threads)
             }
             Some(descriptor) => {
-                let mapped = image(descriptor, class, options)?;
+                let mapped = image(descriptor, &greeting, options)?;
                 let fs = speculation(&connection, (who, class), mapped)?;
                 let (fs, threads) = Mapped::start(fs, options.period, options.batch_bytes);
                 (Fs::Mapped(fs), threads)
@@ -127,6 +128,7 @@ impl Client {
         Ok(Self {
             connection,
             class,
+            durability: greeting.durability.into(),
             own,
             fs,
             paths: Paths::default(),
@@ -146,6 +148,11 @@ impl Client {
             Fs::Mapped(fs) => self.class != Class::Trusted || fs.fs().memory().base().is_guarded(),
             Fs::Protected(_) | Fs::Remote(_) => true,
         }
+    }
+
+    /// The durability of the store: which crashes shipped changes survive, with their contents.
+    pub fn durability(&self) -> EffectiveDurability {
+        self.durability
     }
 
     /// The user of the client, as the caller of its calls.
@@ -230,18 +237,22 @@ fn credentials(greeting: &Greeting) -> Credentials {
     }
 }
 
-/// Maps an image, for writing if the client is trusted.
+/// Maps an image, for writing if the client is trusted. What it stores is as durable then as what the service does.
 fn image(
     descriptor: OwnedFd,
-    class: Class,
+    greeting: &Greeting,
     options: &Options,
 ) -> Result<(Arc<MappedPmem>, pxfs::Access), ConnectError> {
-    let (read_only, access) = match class {
+    let (read_only, access) = match greeting.class {
         Class::Trusted => (false, pxfs::Access::ReadWrite),
         _ => (true, pxfs::Access::ReadOnly),
     };
     let map = MapOptions {
         read_only,
+        durability: match read_only {
+            true => options.map.durability,
+            false => EffectiveDurability::from(greeting.durability).into(),
+        },
         ..options.map
     };
     let memory = MappedPmem::map_descriptor(descriptor, "the image of the service", &map)?;

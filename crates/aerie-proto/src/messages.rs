@@ -13,11 +13,12 @@
 
 use crate::locks::{Epoch, ToClient, ToService};
 use crate::ops::BATCH_MAX;
+use medium::EffectiveDurability;
 use serde::{Deserialize, Serialize};
 pub use serde_bytes::{ByteBuf, Bytes};
 
 /// Version of the protocol. It changes with every message.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The name of the partition of a protected store.
 pub const PARTITION: &str = "pxfs";
@@ -40,6 +41,37 @@ pub enum Class {
     Remote,
 }
 
+/// The crashes that durable changes of a store survive. A client that stores contents itself makes them as durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Durability {
+    /// As [`EffectiveDurability::Dax`].
+    Dax,
+    /// As [`EffectiveDurability::Process`].
+    Process,
+    /// As [`EffectiveDurability::Msync`].
+    Msync,
+}
+
+impl From<EffectiveDurability> for Durability {
+    fn from(effective: EffectiveDurability) -> Self {
+        match effective {
+            EffectiveDurability::Dax => Self::Dax,
+            EffectiveDurability::Process => Self::Process,
+            EffectiveDurability::Msync => Self::Msync,
+        }
+    }
+}
+
+impl From<Durability> for EffectiveDurability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Dax => Self::Dax,
+            Durability::Process => Self::Process,
+            Durability::Msync => Self::Msync,
+        }
+    }
+}
+
 /// The first message of the service. The descriptor of the image comes with it, or of a connection to the manager
 /// of a protected store, unless the class is [`Class::Remote`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +88,8 @@ pub struct Greeting {
     pub uid: u32,
     /// Whether the store is protected: the client maps the pages that it may read, and makes calls for the others.
     pub is_protected: bool,
+    /// The durability of the store.
+    pub durability: Durability,
 }
 
 /// A message of a client.

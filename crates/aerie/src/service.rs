@@ -41,8 +41,8 @@ pub(crate) fn serve(request: &ServiceRequest, args: &ServeArgs) -> Result<Servic
         ..Limits::default()
     };
     let serving = match region {
-        Region::Plain(memory) => start(*memory, path, &request.socket, limits),
-        Region::Wrapped(memory) => start(memory, path, &request.socket, limits),
+        Region::Plain(memory) => start(*memory, (path, effective), &request.socket, limits),
+        Region::Wrapped(memory) => start(memory, (path, effective), &request.socket, limits),
     }?;
     facts.insert("lease_seconds".into(), json!(args.lease));
     let mut service = described(serving, path, effective, facts);
@@ -100,7 +100,7 @@ fn described(
 
 fn start<P: Pmem + 'static>(
     memory: P,
-    path: &Path,
+    (path, durability): (&Path, EffectiveDurability),
     socket: &Path,
     limits: Limits,
 ) -> Result<Serving> {
@@ -108,7 +108,8 @@ fn start<P: Pmem + 'static>(
     let image = image.map_err(|e| Error::about(path, e))?;
     let fs = Pxfs::open(Arc::new(memory), Arc::new(SystemClock), Atime::Never);
     let fs = fs.map_err(|e| Error::about(path, e))?;
-    aerie_server::serve(fs, &image, socket, limits).map_err(|e| Error::about(socket, e))
+    aerie_server::serve(fs, (&image, durability), socket, limits)
+        .map_err(|e| Error::about(socket, e))
 }
 
 /// A mount of a client. Others can change the file system meanwhile.
@@ -132,9 +133,13 @@ pub(crate) fn mount(request: &MountRequest) -> Result<Prepared> {
 }
 
 fn opened(client: Client, read_only: bool, path: &Path) -> Opened {
+    let durability = client.durability();
     let notes = vec![
         "type: pxfs, a client of a service".to_owned(),
-        "durability: changes are durable after an fsync, or after 1 s".to_owned(),
+        format!(
+            "durability: {durability}, after an fsync, or after 1 s: {}",
+            durability.survived()
+        ),
     ];
     let facts = [("type", json!(NAME)), ("socket", json!(path))];
     let named = |(name, value): (&str, Value)| (name.to_owned(), value);
@@ -145,7 +150,7 @@ fn opened(client: Client, read_only: bool, path: &Path) -> Opened {
     let served = Arc::clone(&fs);
     Opened {
         fs,
-        durability: None::<EffectiveDurability>,
+        durability: Some(durability),
         about: facts.into_iter().map(named).collect::<Map<_, _>>(),
         stats: None,
         notes,

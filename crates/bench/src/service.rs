@@ -4,7 +4,7 @@ use crate::error::{Context, Result};
 use crate::images;
 use aerie_client::{Client, Options};
 use aerie_server::{Limits, Protected, Serving, serve, serve_protected};
-use medium::{Latency, LatencyModel, MapOptions, Pmem};
+use medium::{EffectiveDurability, Latency, LatencyModel, MapOptions, Pmem};
 use pxfs::{MkfsOptions, Pxfs};
 use std::borrow::Borrow;
 use std::fs::File;
@@ -101,6 +101,7 @@ fn begin<P: Pmem + 'static>(memory: P, image: &File, socket: &Path) -> Result<Se
     let memory = Arc::new(memory);
     pxfs::mkfs(&memory, &MkfsOptions::default()).what(what)?;
     let fs = Pxfs::open(memory, Arc::new(SystemClock), Atime::Never).what(what)?;
+    let image = (image, EffectiveDurability::Process);
     serve(fs, image, socket, Limits::default()).what(|| "starting a service".into())
 }
 

@@ -1,5 +1,6 @@
 //! A connection, and the file system's session of its client.
 
+use super::image::Image;
 use super::inbox::Share;
 use super::outbox::Outbox;
 use aerie_proto::locks::ClientId;
@@ -103,7 +104,7 @@ impl Connection {
         &self,
         (bytes, seed): (u64, u64),
         descriptor: Option<&OwnedFd>,
-        is_protected: bool,
+        image: &Image,
     ) -> bool {
         let greeting = Greeting {
             version: VERSION,
@@ -111,7 +112,8 @@ impl Connection {
             bytes,
             seed,
             uid: self.uid,
-            is_protected,
+            is_protected: image.is_protected(),
+            durability: image.durability().into(),
         };
         let Ok(frame) = encode(&Down::Greeting(greeting)) else {
             return false;

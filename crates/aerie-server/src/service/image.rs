@@ -4,7 +4,7 @@
 //! every descriptor a name below `/proc`, which can be opened again with all rights of the mode.
 
 use aerie_proto::messages::Class;
-use medium::Peer;
+use medium::{EffectiveDurability, Peer};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use std::fs::File;
@@ -13,7 +13,12 @@ use vfs::perm::{Access, access};
 use vfs::{Attr, Ctx, FileFlags, FileType, Ino, Timestamp};
 
 /// The store.
-pub(super) enum Image {
+pub(super) struct Image {
+    store: Store,
+    durability: EffectiveDurability,
+}
+
+enum Store {
     /// An image, open in two ways.
     File {
         /// For reading and writing.
@@ -27,17 +32,28 @@ pub(super) enum Image {
 
 impl Image {
     /// Opens the file again. The new descriptors do not share its locks.
-    pub(super) fn new(file: &File) -> Result<Self, Errno> {
+    pub(super) fn new(file: &File, durability: EffectiveDurability) -> Result<Self, Errno> {
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = |access| open(&name, access | OFlags::CLOEXEC, Mode::empty());
-        Ok(Self::File {
+        let store = Store::File {
             both: again(OFlags::RDWR)?,
             reading: again(OFlags::RDONLY)?,
-        })
+        };
+        Ok(Self { store, durability })
+    }
+
+    pub(super) fn protected(server: scm::Server, durability: EffectiveDurability) -> Self {
+        let store = Store::Protected(server);
+        Self { store, durability }
     }
 
     pub(super) fn is_protected(&self) -> bool {
-        matches!(self, Self::Protected(_))
+        matches!(self.store, Store::Protected(_))
+    }
+
+    /// What its fences give. A client that maps it for writing must give the same.
+    pub(super) fn durability(&self) -> EffectiveDurability {
+        self.durability
     }
 
     /// The class of a client: by the owner and the mode that an image has now. All users map what they may read
@@ -45,7 +61,7 @@ impl Image {
     pub(super) fn class(&self, peer: &Peer) -> Result<Class, Errno> {
         let owner = rustix::process::geteuid().as_raw();
         let trusted = [0, owner].contains(&peer.uid);
-        let Self::File { reading, .. } = self else {
+        let Store::File { reading, .. } = &self.store else {
             return Ok(if trusted {
                 Class::Trusted
             } else {
@@ -69,11 +85,11 @@ impl Image {
         class: Class,
         who: &pxfs::Credentials,
     ) -> Result<(Option<OwnedFd>, Option<scm::Passed>), String> {
-        let descriptor = match (self, class) {
+        let descriptor = match (&self.store, class) {
             (_, Class::Remote) => return Ok((None, None)),
-            (Self::File { both, .. }, Class::Trusted) => both.try_clone(),
-            (Self::File { reading, .. }, Class::Reader) => reading.try_clone(),
-            (Self::Protected(server), _) => {
+            (Store::File { both, .. }, Class::Trusted) => both.try_clone(),
+            (Store::File { reading, .. }, Class::Reader) => reading.try_clone(),
+            (Store::Protected(server), _) => {
                 // A trusted client reads all, as the super-user does.
                 let uid = match class {
                     Class::Trusted => 0,
@@ -125,7 +141,7 @@ mod tests {
     #[test]
     fn the_mode_decides_who_reads_the_image() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let image = Image::new(file.as_file()).unwrap();
+        let image = Image::new(file.as_file(), EffectiveDurability::Process).unwrap();
         let stranger = Peer {
             uid: 54_321,
             gid: 54_321,

@@ -267,7 +267,7 @@ impl<P: Pmem + 'static> Service<P> {
         // The connection to the manager ends with this one.
         let (descriptor, _manager) = self.image.descriptor(connection.class, &who)?;
         let store = (superblock.bytes, superblock.seed);
-        if !connection.greet(store, descriptor.as_ref(), self.image.is_protected()) {
+        if !connection.greet(store, descriptor.as_ref(), &self.image) {
             return Ok(());
         }
         drop(descriptor);

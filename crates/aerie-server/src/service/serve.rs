@@ -4,7 +4,7 @@ use super::image::Image;
 use super::pump::Pump;
 use super::{Limits, Service};
 use crate::protected::Protected;
-use medium::Pmem;
+use medium::{EffectiveDurability, Pmem};
 use pxfs::Pxfs;
 use std::fs::{File, Permissions};
 use std::io;
@@ -58,18 +58,18 @@ pub struct Serving {
 }
 
 /// Serves a file system to clients that connect to a Unix socket. `image` is a descriptor for reading and
-/// writing of the file that contains it. Every user may connect whom the mode of the socket's directory
-/// permits it.
+/// writing of the file that contains it, and the durability of its memory. Every user may connect whom the mode of
+/// the socket's directory permits it.
 ///
 /// # Errors
 /// [`ServeError`]. A socket that a killed service has left is replaced.
 pub fn serve<P: Pmem + 'static>(
     fs: Pxfs<P>,
-    image: &File,
+    (image, durability): (&File, EffectiveDurability),
     socket: &Path,
     limits: Limits,
 ) -> Result<Serving, ServeError> {
-    let image = Image::new(image);
+    let image = Image::new(image, durability);
     let image = image.map_err(|e| failed(socket, "open the image again", e.into()))?;
     serve_image(fs, image, socket, limits)
 }
@@ -86,7 +86,8 @@ pub fn serve_protected<P: Pmem + 'static>(
 ) -> Result<Serving, ServeError> {
     let server = store.server().map_err(io::Error::other);
     let server = server.map_err(|e| failed(socket, "serve the classes", e))?;
-    serve_image(fs, Image::Protected(server), socket, limits)
+    let image = Image::protected(server, store.durability());
+    serve_image(fs, image, socket, limits)
 }
 
 fn failed(path: &Path, what: &'static str, error: io::Error) -> ServeError {

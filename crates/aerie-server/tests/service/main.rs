@@ -6,6 +6,7 @@
 #![cfg_attr(fuzzing, no_main, allow(dead_code))]
 
 mod classes;
+mod durable;
 mod ends;
 mod fuzz;
 mod hostile;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let tests = [
+        durable::TESTS,
         pair::TESTS,
         ends::TESTS,
         hostile::TESTS,

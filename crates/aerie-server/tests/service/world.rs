@@ -3,7 +3,7 @@
 use crate::CLIENT;
 use aerie_client::{Client, Options};
 use aerie_server::{Limits, ServeError, Serving, serve};
-use medium::{MapOptions, MappedPmem, Reserve, create_file};
+use medium::{EffectiveDurability, MapOptions, MappedPmem, Reserve, create_file};
 use pxfs::Pxfs;
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Write};
@@ -121,19 +121,15 @@ impl World {
 
     pub(crate) fn serve_at(&self, socket: &Path, limits: Limits) -> Result<Serving, ServeError> {
         let image = File::options().read(true).write(true).open(self.image());
-        serve(self.open(), &image.unwrap(), socket, limits)
+        let image = (&image.unwrap(), EffectiveDurability::Process);
+        serve(self.open(), image, socket, limits)
     }
 
     /// With a clock of the service, which reads it for each operation.
     pub(crate) fn serve_with(&self, limits: Limits, clock: Arc<dyn Clock>) -> Serving {
         let image = File::options().read(true).write(true).open(self.image());
-        serve(
-            self.open_with(clock),
-            &image.unwrap(),
-            &self.socket(),
-            limits,
-        )
-        .unwrap()
+        let image = (&image.unwrap(), EffectiveDurability::Process);
+        serve(self.open_with(clock), image, &self.socket(), limits).unwrap()
     }
 
     pub(crate) fn client(&self) -> Client {

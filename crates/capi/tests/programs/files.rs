@@ -17,10 +17,11 @@ fn served(workshop: &Workshop) -> (Serving, PathBuf) {
     let (image, socket) = (workshop.path("image"), workshop.path("socket"));
     medium::create_file(&image, 16 << 20, Reserve::Sparse).unwrap();
     let memory = Arc::new(MappedPmem::open(&image, &MapOptions::default()).unwrap());
+    let durability = memory.durability();
     pxfs::mkfs(&memory, &pxfs::MkfsOptions::default()).unwrap();
     let fs = Pxfs::open(memory, Arc::new(SystemClock), Atime::Never).unwrap();
     let file = File::options().read(true).write(true).open(&image).unwrap();
-    let service = aerie_server::serve(fs, &file, &socket, Limits::default()).unwrap();
+    let service = aerie_server::serve(fs, (&file, durability), &socket, Limits::default()).unwrap();
     (service, socket)
 }
 
