@@ -237,7 +237,7 @@ fn credentials(greeting: &Greeting) -> Credentials {
     }
 }
 
-/// Maps an image, for writing if the client is trusted. What it stores is as durable then as what the service does.
+/// Maps an image, for writing if the client is trusted. Its stores are then as durable as those of the service.
 fn image(
     descriptor: OwnedFd,
     greeting: &Greeting,

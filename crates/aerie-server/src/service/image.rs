@@ -51,7 +51,7 @@ impl Image {
         matches!(self.store, Store::Protected(_))
     }
 
-    /// What its fences give. A client that maps it for writing must give the same.
+    /// The durability that its fences give. A client that maps it for writing must give the same.
     pub(super) fn durability(&self) -> EffectiveDurability {
         self.durability
     }

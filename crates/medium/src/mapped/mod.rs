@@ -618,7 +618,7 @@ impl Pmem for MappedPmem {
     }
 
     fn drain(&self) {
-        // Otherwise nothing goes around the caches.
+        // Stores go around the caches only if there is an instruction that flushes lines.
         if self.line_flush.is_some() {
             cpu::fence();
         }
