@@ -12,7 +12,7 @@ use aerie_proto::ops::{self, Answers};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::collections::HashMap;
-use std::io::{IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ use vfs::sync::{Condvar, Mutex};
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No process serves at the socket.
-    #[error("cannot connect to the service at {0}: {1} (`selvedge serve` starts one)")]
+    #[error("cannot connect to the service at {0}: {1}{advice}", advice = advice(.1))]
     NoService(std::path::PathBuf, std::io::Error),
     /// The service has refused the connection.
     #[error("the service refuses the connection: {0}")]
@@ -43,6 +43,13 @@ pub enum ConnectError {
     /// The image is not a store.
     #[error("cannot use the image of the service: {0}")]
     Store(#[from] aerie_objects::Error),
+}
+
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => " (`selvedge serve` starts one)",
+        _ => "",
+    }
 }
 
 /// A connection.
@@ -217,6 +224,11 @@ impl pxfs::Host for Link {
             bytes: aerie_proto::messages::Bytes::new(batch),
         };
         self.0.decoded(self.0.ask(request))
+    }
+
+    fn leave(&self) {
+        self.0
+            .end("the client cannot make the contents of files durable");
     }
 
     fn statfs(&self) -> vfs::Result<vfs::StatFs> {

@@ -93,7 +93,7 @@ impl<P: Memory> Host for Own<P> {
 
     fn ship(&self, lock: LockId) {
         self.contended.add(lock);
-        // An error has ended the connection, and so the session.
+        // An error has ended the connection, and so the session: the changes are dropped.
         let _ = self.fs.ship(true);
     }
 }

@@ -70,6 +70,9 @@ pub trait Host: Send + Sync {
     /// The connection is lost, so that the calls of the batch may be undone.
     fn ship(&self, batch: &[u8]) -> Result<Answers>;
 
+    /// Ends the session, since the client cannot make contents durable.
+    fn leave(&self) {}
+
     /// Returns the space of the file system.
     ///
     /// # Errors
@@ -311,7 +314,11 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
 
     fn ship_batch(&self, state: &mut State) -> Result<()> {
         let dirty = std::mem::take(&mut state.dirty);
-        self.flush(dirty)?;
+        if let Err(errno) = self.flush(dirty) {
+            // No later batch may name contents that are not durable.
+            self.drop_unshipped(state, errno);
+            return Err(errno);
+        }
         if state.batch.count() == 0 {
             // Lines of calls that were undone stay private.
             self.restart(state);
@@ -435,7 +442,10 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             base.flush(page, PAGE);
         }
         let durable = base.fence(Rule::DurableBeforeReturn);
-        durable.map_err(|error| Fault::Store(error.into()).errno())
+        durable.map_err(|error| {
+            self.host.leave();
+            Fault::Store(error.into()).errno()
+        })
     }
 
     /// Takes the answers to a batch. If operations were refused, it returns the pages that they have chosen, which

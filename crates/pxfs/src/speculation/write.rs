@@ -200,11 +200,25 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Stores contents in the shared memory; the rest of each new page becomes zeros.
-    fn store(&self, file: &Inode, off: u64, data: &[u8], all_new: &[u64]) -> Res<()> {
+    fn store(&self, file: &Inode, off: u64, data: &[u8], new: &[u64]) -> Res<()> {
+        let mut state = self.state.lock();
+        let stored = self.store_parts(&mut state, file, (off, data), new);
+        if !new.is_empty() {
+            self.hand_over(&mut state);
+        }
+        stored
+    }
+
+    fn store_parts(
+        &self,
+        state: &mut State,
+        file: &Inode,
+        (off, data): (u64, &[u8]),
+        new: &[u64],
+    ) -> Res<()> {
         let memory = self.overlay();
         let base = memory.base();
-        let mut state = self.state.lock();
-        let mut new = all_new.iter().peekable();
+        let mut new = new.iter().peekable();
         for (index, within, part) in parts(off, data.len()) {
             let Some(page) = page(memory, file.object, index)? else {
                 continue;
@@ -226,9 +240,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             }
             base.store(page + within, part);
             state.dirty.pages.insert(page);
-        }
-        if !all_new.is_empty() {
-            self.hand_over(&mut state);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::speculation::Sent;
 use crate::{Access, Authority, Credentials, Host, MkfsOptions, Pxfs, Session, Speculation, mkfs};
 use aerie_objects::{ObjectId, Reserve};
 use aerie_proto::ops::Answers;
-use medium::MemoryPmem;
+use medium::{MemoryPmem, Pmem};
 use oracle::ModelFs;
 use oracle::script::{Script, State, generate, run_op, shrink};
 use oracle::snapshot::Snapshot;
@@ -89,6 +89,17 @@ pub(super) fn client(service: &Arc<Pxfs<Memory>>, is_trusted: bool) -> Client {
 
 /// A client of a user and of the group with the same number.
 pub(super) fn client_of(service: &Arc<Pxfs<Memory>>, user: u32, is_trusted: bool) -> Client {
+    let memory = service.store.memory().clone();
+    client_on(memory, service, user, is_trusted)
+}
+
+/// The same, whose memory has a layer of its own.
+pub(super) fn client_on<P: Pmem>(
+    memory: P,
+    service: &Arc<Pxfs<Memory>>,
+    user: u32,
+    is_trusted: bool,
+) -> Speculation<P, Link> {
     let who = Credentials {
         uid: user,
         gid: user,
@@ -103,7 +114,6 @@ pub(super) fn client_of(service: &Arc<Pxfs<Memory>>, user: u32, is_trusted: bool
         longest: AtomicUsize::new(0),
     };
     let access = [Access::ReadOnly, Access::ReadWrite][usize::from(is_trusted)];
-    let memory = service.store.memory().clone();
     let clock = service.clock.clone();
     Speculation::new(memory, access, (who, is_trusted), clock, Atime::Never, link).unwrap()
 }

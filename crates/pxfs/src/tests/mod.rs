@@ -5,6 +5,7 @@ mod beside;
 mod callers;
 mod clients;
 mod damage;
+mod failures;
 mod forged;
 mod fsyncs;
 mod hostile;
