@@ -26,7 +26,8 @@ pub struct Options {
     pub period: Duration,
     /// Changes are shipped when they have this size in bytes.
     pub batch_bytes: u64,
-    /// For the mapping of the image. By default it has a [guard](MapOptions::guarded) against stray stores of the
+    /// For the mapping of the image. A client that stores contents itself takes the durability of the service in place of
+    /// this one. By default it has a [guard](MapOptions::guarded) against stray stores of the
     /// program.
     pub map: MapOptions,
 }

@@ -115,10 +115,15 @@ impl Engine for PxfsEngine {
         options: &ArgMatches,
         between: Option<&mut dyn Interposer>,
     ) -> Result<Prepared> {
+        let args = MountArgs::from_arg_matches(options).map_err(Error::new)?;
         if request.image.is_socket() {
+            if args.map.are_given() || between.is_some() {
+                let why = "a service decides how durable and how slow the memory is; give the \
+                           options to `selvedge serve`, and cut the power of a mounted image";
+                return Err(Error::about(&request.image.path, why));
+            }
             return service::mount(request);
         }
-        let args = MountArgs::from_arg_matches(options).map_err(Error::new)?;
         let path = at_start(NAME, &request.image)?.to_owned();
         if directory::is_at(&path) {
             let why = "it is a protected store; serve it, and mount the socket";

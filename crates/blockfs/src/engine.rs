@@ -175,7 +175,7 @@ fn opened<F: Mountable>(
     }
     let mounted = mount::<F>(stack, devices, options).map_err(|e| named(path, e))?;
     if !options.read_only {
-        notes.insert(1, durability(mounted.cache().options().interval));
+        notes.insert(1, durability(stack, mounted.cache().options().interval));
     }
     let mounted = Arc::new(mounted);
     let (closed, counted, drawn) = (mounted.clone(), mounted.clone(), mounted.clone());
@@ -209,16 +209,21 @@ fn about<F: Mountable>(stack: &Stack, mounted: &Mounted<F>) -> Map<String, Value
     about.map(named).into_iter().collect()
 }
 
-/// A note, if soft updates need untorn blocks and the device does not promise them.
-/// When changes are durable. `age`: that at which they are written back.
-fn durability(age: Option<Duration>) -> String {
-    let age = age.map(|age| format!(", or after {} s", age.as_secs()));
+/// A note of when changes are durable. `age`: that at which they are written back.
+fn durability(stack: &Stack, age: Option<Duration>) -> String {
+    // The word for layers that do not flush.
+    if stack.to_string().contains("unsafe") {
+        return "durability: none: a crash of the machine or a power failure can leave anything"
+            .into();
+    }
+    let age = age.map(|age| format!(", or after {} s", age.as_secs_f64()));
     format!(
         "durability: changes survive a power failure after an fsync{}",
         age.unwrap_or_default()
     )
 }
 
+/// A note, if soft updates need untorn blocks and the device does not promise them.
 fn tearing<F: Mountable>(stack: &Stack, disk: &dyn BlockDevice) -> Option<String> {
     let (atomic, block) = (disk.persistence().atomic_bytes, disk.geometry().block_bytes);
     (stack.mode() == Mode::SoftUpdates && atomic < block).then(|| {

@@ -28,7 +28,8 @@ pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, 
         let what = "a socket; name the image of the service, after the service has ended";
         return Err(Failure::about(path, what));
     }
-    if !found.file_type().is_block_device() && found.len() == 0 {
+    let is_image = found.is_file() && found.len() > 0 || found.file_type().is_block_device();
+    if !is_image {
         return Ok(engines::default());
     }
     let held = engine::magic::find(engines::all(), path, 0).map_err(read)?;

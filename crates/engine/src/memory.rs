@@ -47,6 +47,11 @@ fn latency(text: &str) -> std::result::Result<LatencyModel, String> {
 }
 
 impl MapArgs {
+    /// Whether an option is given.
+    pub fn are_given(&self) -> bool {
+        self.durability.is_some() || self.emulate_latency.is_some()
+    }
+
     /// Maps an image for a mount.
     ///
     /// # Errors

@@ -188,8 +188,8 @@ pub trait Pmem: Send + Sync {
     /// flushes before it.
     fn flush(&self, off: u64, len: u64);
 
-    /// Waits until this thread's earlier flushes and streaming stores are durable, and orders
-    /// later stores after them. `rule` is the reason: the memory ignores it, traces record it.
+    /// Waits until this thread's earlier flushes and streaming stores, and what was [handed over](Pmem::drain) to it,
+    /// are durable, and orders later stores after them. `rule` is the reason: the memory ignores it, traces record it.
     ///
     /// # Errors
     /// The first error of any store, flush or fence of this region. The caller must not treat
@@ -198,6 +198,7 @@ pub trait Pmem: Send + Sync {
 
     /// Hands this thread's earlier streaming stores over to other threads: the next fence of one that has learnt of
     /// them afterwards, by a lock or a message, makes them durable. Cheaper than a fence where that waits for a disk.
+    /// Simulations of several threads know no drain: in them, only a fence of the thread that stored counts.
     fn drain(&self) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }

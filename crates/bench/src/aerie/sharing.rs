@@ -34,13 +34,8 @@ impl Role {
             Self::Reader => "read",
             Self::Writer => "write",
         };
-        let at_random = if case.blocks > 1 { " at random" } else { "" };
-        let files = if case.is_shared {
-            "one file"
-        } else {
-            "own files"
-        };
-        format!("{what}{at_random}, {}, {files}", case.mix.name())
+        let (at_random, mix, files) = (case.at_random(), case.mix.name(), case.files());
+        format!("{what}{at_random}, {mix}, {files}")
     }
 }
 
@@ -99,6 +94,17 @@ impl Case {
         })
     }
 
+    fn at_random(self) -> &'static str {
+        if self.blocks > 1 { " at random" } else { "" }
+    }
+
+    fn files(self) -> &'static str {
+        match self.is_shared {
+            true => "one file",
+            false => "own files",
+        }
+    }
+
     /// One writer beside readers, for each number of blocks: in files of their own, and in one.
     pub(super) fn one_writer() -> [[Self; 2]; 2] {
         BLOCKS.map(|blocks| Self::of(Mix::OneWriter, blocks))
@@ -107,12 +113,8 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files = if self.is_shared {
-            "one file"
-        } else {
-            "own files"
-        };
-        write!(f, "{}, {files}", self.mix.name())
+        let (mix, at_random, files) = (self.mix.name(), self.at_random(), self.files());
+        write!(f, "{mix}{at_random}, {files}")
     }
 }
 

@@ -228,12 +228,19 @@ impl Args {
         let power = cut.and_then(|cut| Some((cut.spec, cut.switch?)));
         let picture = prepared.draws.then(|| OwnFile::beside(path, ".graph.svg"));
         let picture = picture.transpose().map_err(|e| Failure::about(path, e))?;
+        let is_ordered = options.order;
         Ok(Prepared {
             source: prepared.source,
             shared: prepared.shared,
             open: Box::new(move || {
                 let opened = (prepared.open)().map_err(Failure::new)?;
-                Ok(served(opened, power, picture))
+                let mut opened = served(opened, power, picture);
+                if is_ordered {
+                    let note =
+                        "note: fsync only orders changes; `selvedge sync PATH` makes them durable";
+                    opened.notes.push(note.into());
+                }
+                Ok(opened)
             }),
         })
     }
