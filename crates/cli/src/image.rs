@@ -31,7 +31,7 @@ pub(crate) fn patiently<T>(
 }
 
 /// Whether the image is in the table of mounts.
-fn is_mounted(path: &Path) -> bool {
+pub(crate) fn is_mounted(path: &Path) -> bool {
     let found = path.canonicalize().and_then(|p| table::find_image(&p));
     found.is_ok_and(|mount| mount.is_some())
 }

@@ -1,6 +1,7 @@
 //! The choice of an engine by commands, and its options.
 
 use crate::failure::Failure;
+use crate::image;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use engine::options::{self, Given};
 use engine::{Engine, Image, Verb};
@@ -29,7 +30,8 @@ pub(crate) fn of_image(path: &Path, offset: u64) -> Result<&'static dyn Engine, 
         return Err(Failure::about(path, what));
     }
     let is_image = found.is_file() && found.len() > 0 || found.file_type().is_block_device();
-    if !is_image {
+    // A whole device can be mounted whatever it holds.
+    if !is_image || image::is_mounted(path) {
         return Ok(engines::default());
     }
     let held = engine::magic::find(engines::all(), path, 0).map_err(read)?;
