@@ -203,7 +203,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     fn store(&self, file: &Inode, off: u64, data: &[u8], new: &[u64]) -> Res<()> {
         let mut state = self.state.lock();
         let stored = self.store_parts(&mut state, file, (off, data), new);
-        if !new.is_empty() {
+        // Shorter contents fill no page.
+        if !new.is_empty() && data.len() as u64 >= PAGE {
             self.hand_over(&mut state);
         }
         stored
