@@ -7,6 +7,7 @@ use engine::values::{Listed, explained, listed};
 use engine::{Draw, Error, Interposer, MountRequest, Opened, Prepared, Result, size};
 use medium::block::BlockDevice;
 use patch::stack::{Mode, Stack};
+use patch::{CacheOptions, Durable};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -175,7 +176,7 @@ fn opened<F: Mountable>(
     }
     let mounted = mount::<F>(stack, devices, options).map_err(|e| named(path, e))?;
     if !options.read_only {
-        notes.insert(1, durability(stack, mounted.cache().options().interval));
+        notes.insert(1, durability(stack, mounted.cache().options()));
     }
     let mounted = Arc::new(mounted);
     let (closed, counted, drawn) = (mounted.clone(), mounted.clone(), mounted.clone());
@@ -209,13 +210,16 @@ fn about<F: Mountable>(stack: &Stack, mounted: &Mounted<F>) -> Map<String, Value
     about.map(named).into_iter().collect()
 }
 
-/// A note of when changes are durable. `age`: that at which they are written back.
-fn durability(stack: &Stack, age: Option<Duration>) -> String {
-    // The word for layers that do not flush.
-    if stack.to_string().contains("unsafe") {
-        return "durability: none: a crash of the machine or a power failure can leave anything"
-            .into();
+/// A note of when changes are durable.
+fn durability(stack: &Stack, cache: &CacheOptions) -> String {
+    let mut may_not_flush = cache.durable == Durable::Unsafe;
+    stack
+        .clone()
+        .set_disks(|disk| may_not_flush |= disk.options.unsafe_no_flush);
+    if may_not_flush {
+        return "durability: perhaps none: the options accept a device that does not flush".into();
     }
+    let age = cache.interval;
     let age = age.map(|age| format!(", or after {} s", age.as_secs_f64()));
     format!(
         "durability: changes survive a power failure after an fsync{}",
