@@ -41,8 +41,37 @@ struct Chunk {
     /// Nothing was free at the last look.
     has_no_page: bool,
     has_no_line: bool,
-    /// Free lines, once somebody has counted them.
-    free: Option<u64>,
+    /// Its free memory, once somebody has counted it.
+    free: Option<Free>,
+}
+
+/// Memory that is free.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Free {
+    /// Pages all of whose lines are free. Contents need these.
+    pub pages: u64,
+    /// Free lines, also those of such pages.
+    pub lines: u64,
+}
+
+impl Free {
+    /// The free memory of one page, by its word.
+    fn of(word: u64) -> Self {
+        Self {
+            pages: u64::from(word == 0),
+            lines: u64::from(word.count_zeros()),
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.pages += more.pages;
+        self.lines += more.lines;
+    }
+
+    fn subtract(&mut self, less: Self) {
+        self.pages -= less.pages;
+        self.lines -= less.lines;
+    }
 }
 
 /// Memory that was taken from the chunks, and is not handed out yet.
@@ -157,7 +186,7 @@ impl Alloc {
                 if chunk.word(space, page)? == 0 {
                     chunk.set(space, page, 0, ALL)?;
                     shard.pages.push(page);
-                    if shard.pages.len() == PAGE_BATCH {
+                    if shard.pages.len() >= PAGE_BATCH {
                         break;
                     }
                 }
@@ -326,27 +355,25 @@ impl Alloc {
         self.clear(space, page, ALL)
     }
 
-    /// Free lines. The first call reads the whole bitmap.
-    pub(crate) fn free_lines<P: Pmem>(&self, space: &Space<P>) -> Res<u64> {
-        let mut free = 0;
+    /// The free memory. The first call reads the whole bitmap.
+    pub(crate) fn free<P: Pmem>(&self, space: &Space<P>) -> Res<Free> {
+        // A page of which a shard holds lines, or some that were given up, may be free as a whole.
+        self.drain(space)?;
+        let mut all = Free::default();
         for (number, chunk) in self.chunks.iter().enumerate() {
             let mut chunk = chunk.lock();
-            free += match chunk.free {
+            all.add(match chunk.free {
                 Some(free) => free,
                 None => {
-                    let mut count = 0;
+                    let mut count = Free::default();
                     for page in pages_of(number, space.pages) {
-                        count += u64::from(chunk.word(space, page)?.count_zeros());
+                        count.add(Free::of(chunk.word(space, page)?));
                     }
                     *chunk.free.insert(count)
                 }
-            };
+            });
         }
-        let held = self.shards.all().map(|shard| {
-            let shard = shard.lock();
-            (shard.lines.len() + shard.returned.len()) as u64 + shard.pages.len() as u64 * LINES
-        });
-        Ok(free + held.sum::<u64>())
+        Ok(all)
     }
 }
 
@@ -368,7 +395,8 @@ impl Chunk {
     /// Changes the word of a page in the latest view from `old`.
     fn set<P: Pmem>(&mut self, space: &Space<P>, page: Page, old: u64, word: u64) -> Res<()> {
         if let Some(free) = &mut self.free {
-            *free = *free + u64::from(word.count_zeros()) - u64::from(old.count_zeros());
+            free.add(Free::of(word));
+            free.subtract(Free::of(old));
         }
         if word & old != old {
             (self.has_no_page, self.has_no_line) = (false, false);

@@ -373,6 +373,12 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
     fn chain(&mut self, dir: Ino, slot: u64, least: Hash, depth: u32) -> Res<()> {
         let mut at = slot;
         let mut link = Link(self.space.load(at)?);
+        if link.head(least, depth).is_none() {
+            self.corrupt(
+                "S4",
+                format!("directory {dir}: the link at byte {at} leads to another chain"),
+            );
+        }
         let mut last = least;
         let mut names = HashSet::new();
         while let Some(line) = link.in_chain(least, depth) {
@@ -388,7 +394,12 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
             }
             last = entry.hash;
             link = self.space.next(line)?;
-            self.entry(dir, &entry, &mut names, (at, link.0))?;
+            if link != Link::NONE && (link.as_table().is_some() || link.tag() < last.tag()) {
+                self.corrupt("S4", format!("directory {dir}: line {} leads back", line.0));
+            }
+            // A slot is not an end of a chain.
+            let rest = link.in_chain(least, depth).map_or(Link::NONE, |_| link);
+            self.entry(dir, &entry, &mut names, (at, rest.0))?;
             at = line.word(dentry::NEXT);
         }
         Ok(())
@@ -447,7 +458,7 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
     fn count(&mut self, ino: Ino, seen: &Seen) {
         let (is_dir, links) = (seen.kind == FileType::Directory, seen.links);
         let wanted = if is_dir { 2 + seen.subdirs } else { seen.names };
-        if links < seen.names || (!is_dir && links < wanted) {
+        if links < wanted {
             self.corrupt(
                 "S6",
                 format!("inode {ino} counts {links} of {wanted} links"),
@@ -474,6 +485,9 @@ impl<P: Pmem + ?Sized> Check<'_, P> {
             );
         }
         match seen.named_by.len() {
+            1.. if ino == Ino::ROOT => {
+                self.corrupt("S8", "the root directory has a name".to_owned());
+            }
             0 | 1 => {}
             n => {
                 self.leak("S8", format!("directory {ino} has {n} names"));

@@ -212,6 +212,13 @@ impl Link {
         self.in_chain(hash, depth).filter(|_| !is_after)
     }
 
+    /// The link, if a slot for `hash` below `depth` tables may hold it as the head of a chain. Links out of
+    /// the chain are at its end only.
+    pub(crate) fn head(self, hash: Hash, depth: u32) -> Option<Self> {
+        let is_head = self == Self::NONE || self.in_chain(hash, depth).is_some();
+        is_head.then_some(self)
+    }
+
     /// The dentry, if it belongs to the chain of `hash` below `depth` tables.
     pub fn in_chain(self, hash: Hash, depth: u32) -> Option<Line> {
         let rest = TAG_BITS - TABLE_BITS * depth;

@@ -4,7 +4,7 @@ use crate::data::Parts;
 use crate::error::{Fault, Res};
 use crate::format::{Hash, LINES, PAGE};
 use crate::mode::Mode;
-use crate::names::contains_itself;
+use crate::names::check_member;
 use crate::node::Node;
 use crate::nodes::Uses;
 use crate::persister::Persister;
@@ -112,9 +112,7 @@ impl<P: Pmem + 'static> SoupFs<P> {
                 false => COOKIE_FIRST,
             };
             last = (found.hash, number);
-            if found.ino == dir.0 {
-                return Err(contains_itself(dir));
-            }
+            check_member(dir, Ino(found.ino))?;
             let cookie = found.hash.0 << COOKIE_BITS | number;
             if cookie <= after.0 {
                 return Ok(true);
@@ -356,16 +354,15 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
 
     fn statfs(&self) -> Result<StatFs> {
         let core = &self.core;
-        let lines = core.alloc.free_lines(&core.space).map_err(Fault::errno)?;
-        let free = lines / LINES;
+        let free = core.alloc.free(&core.space).map_err(Fault::errno)?;
         let all = core.space.pages;
         Ok(StatFs {
             block_bytes: PAGE as u32,
             blocks: all,
-            blocks_free: free,
-            blocks_avail: free,
+            blocks_free: free.pages,
+            blocks_avail: free.pages,
             inodes: all * LINES,
-            inodes_free: lines,
+            inodes_free: free.lines,
             name_max: vfs::NAME_MAX as u32,
         })
     }

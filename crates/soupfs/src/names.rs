@@ -36,9 +36,13 @@ pub(crate) fn pins(removal: Option<&Arc<Mark>>) -> i64 {
     if removal.is_some() { 1 } else { -1 }
 }
 
-/// A directory that is in itself, in a damaged image.
-pub(crate) fn contains_itself(dir: Ino) -> Fault {
-    corrupt(format_args!("directory {dir} contains itself"))
+/// Refuses an inode as a member of a directory in which no crash leaves it.
+pub(crate) fn check_member(dir: Ino, ino: Ino) -> Res<()> {
+    match ino {
+        _ if ino == dir => Err(corrupt(format_args!("directory {dir} contains itself"))),
+        Ino::ROOT => Err(corrupt(format_args!("directory {dir} contains the root"))),
+        _ => Ok(()),
+    }
 }
 
 impl<P: Pmem> Volume<P> {
@@ -58,10 +62,10 @@ impl<P: Pmem> Volume<P> {
             return Err(Errno::NOTDIR.into());
         }
         let found = state.view.find(&self.space, hash, name)?;
-        match found.as_ref().is_some_and(|found| found.entry.ino == dir.0) {
-            true => Err(contains_itself(dir)),
-            false => Ok(found),
+        if let Some(found) = &found {
+            check_member(dir, Ino(found.entry.ino))?;
         }
+        Ok(found)
     }
 
     pub(crate) fn look_up(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Res<Attr> {

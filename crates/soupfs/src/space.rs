@@ -92,6 +92,17 @@ impl<P: Pmem> Space<P> {
         })
     }
 
+    /// The link in a slot for `hash` below `depth` tables, which leads to no table.
+    pub(crate) fn head(&self, link: Link, hash: Hash, depth: u32) -> Res<Link> {
+        let outside = || {
+            corrupt(format_args!(
+                "a slot leads to line {} of another chain",
+                link.line().0
+            ))
+        };
+        link.head(hash, depth).ok_or_else(outside)
+    }
+
     /// The next dentry in the consistent view.
     pub(crate) fn next(&self, line: Line) -> Res<Link> {
         Ok(Link(self.load(line.word(dentry::NEXT))?))

@@ -232,7 +232,7 @@ impl View {
             let link = stored(space, slot)?;
             match link.as_table().filter(|_| depth < MAX_DEPTH) {
                 Some(page) => slot = Some(space.entry(page, hash.index(depth))?),
-                None => return Ok((link, depth)),
+                None => return Ok((space.head(link, hash, depth)?, depth)),
             }
             depth += 1;
         }
@@ -257,7 +257,7 @@ impl View {
                         return Err(corrupt(format_args!("table {} is too deep", page.0)));
                     }
                     Some(_) => latest.add(Box::new([Slot::UNCHANGED; FANOUT as usize])),
-                    None => Slot::chain(link),
+                    None => Slot::chain(space.head(link, hash, depth)?),
                 };
                 *latest.slot(at) = new;
             }

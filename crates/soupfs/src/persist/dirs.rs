@@ -130,7 +130,7 @@ impl Chain {
     pub(super) fn from<P: Pmem>(space: &Space<P>, slot: u64, hash: Hash, depth: u32) -> Res<Self> {
         let mut entries = Vec::new();
         let mut seen = HashSet::new();
-        let mut link = Link(space.load(slot)?);
+        let mut link = space.head(Link(space.load(slot)?), hash, depth)?;
         while let Some(line) = link.in_chain(hash, depth) {
             if !seen.insert(line) {
                 return Err(corrupt(format_args!("a chain returns to line {}", line.0)));

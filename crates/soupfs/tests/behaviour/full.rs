@@ -198,3 +198,36 @@ fn a_call_that_fails_leaves_nothing_past_the_end() {
     assert_eq!(bytes[..100], [1; 100]);
     assert!(bytes[100..].iter().all(|byte| *byte == 0));
 }
+
+/// Memory that is free in lines only has no room for contents, and is not counted as blocks.
+#[test]
+fn free_blocks_are_those_that_can_be_written() {
+    let (_pm, fs) = made(1 << 20, Mode::InPlace);
+    let cx = &Ctx::root();
+    let kept = create(&fs, "kept");
+    let names = (0..).map(|n| n.to_string()).take_while(|name| {
+        let made = fs.create(cx, Ino::ROOT, name.as_bytes(), 0o644);
+        made.map(|attr| fs.forget(attr.ino, 1)).is_ok()
+    });
+    let names: Vec<_> = names.collect();
+    for name in names.iter().step_by(2) {
+        fs.unlink(cx, Ino::ROOT, name.as_bytes()).unwrap();
+    }
+    // The last names: whole pages are free, too.
+    for name in names.iter().rev().take(1_000).skip(1).step_by(2) {
+        let _ = fs.unlink(cx, Ino::ROOT, name.as_bytes());
+    }
+    fs.sync().unwrap();
+    let free = fs.statfs().unwrap();
+    assert!(
+        free.blocks_free * 64 < free.inodes_free,
+        "lines are free in parts of pages"
+    );
+    let written = (0..).take_while(|n| fs.write(cx, kept, n * PAGE, &[7; 4096]).is_ok());
+    let written = written.count() as u64;
+    // A node of the tree, with its parent, takes the place of some.
+    assert!(
+        (free.blocks_free - 3..=free.blocks_free).contains(&written),
+        "{written} of {free:?}"
+    );
+}

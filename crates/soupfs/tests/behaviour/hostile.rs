@@ -6,7 +6,7 @@ mod workload;
 
 use fastrand::Rng;
 use medium::{Budget, MemoryPmem, Pmem};
-use soupfs::format::{FANOUT, Line, Link, MAX_HEIGHT, Page, Root, bitmap_word, inode};
+use soupfs::format::{FANOUT, Line, Link, MAX_HEIGHT, Page, Root, bitmap_word, dentry, inode};
 use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs, repair};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -215,4 +215,78 @@ fn a_line_that_is_free_and_named_can_be_taken() {
     assert!(new.any(|made| made.unwrap().ino == named), "nobody took it");
     fs.forget(named, 2);
     let _ = (fs.unlink(cx, root, b"named"), fs.sync());
+}
+
+/// A slot of a directory with a table that leads to a dentry.
+fn slot_with_dentry(pm: &MemoryPmem, dir: Ino) -> u64 {
+    let first = Link(pm.load(Line(dir.0).word(inode::ROOT)).unwrap());
+    let table = first.as_table().expect("many names need a table");
+    let mut slots = (0..FANOUT).map(|index| table.word(index));
+    slots.find(|at| pm.load(*at).unwrap() != 0).unwrap()
+}
+
+fn flip(pm: &MemoryPmem, at: u64, bits: u64) {
+    pm.store_word(at, pm.load(at).unwrap() ^ bits);
+}
+
+/// The first and the last bit of the hash in a link.
+const TAG_ENDS: [u64; 2] = [1 << 63, 1 << 37];
+
+/// Damage that a repair of leaks would make worse. The inodes are the root, a directory with many names,
+/// and one in it.
+const NO_LEAKS: [(&str, Damage); 5] = [
+    ("head, first bit", |pm, [_, dir, _]| {
+        flip(pm, slot_with_dentry(pm, dir), TAG_ENDS[0]);
+    }),
+    ("head, last bit", |pm, [_, dir, _]| {
+        flip(pm, slot_with_dentry(pm, dir), TAG_ENDS[1]);
+    }),
+    ("end of a chain", |pm, [_, dir, _]| {
+        let link = Link(pm.load(slot_with_dentry(pm, dir)).unwrap());
+        let line = Line(link.0 & ((1 << 36) - 1));
+        pm.store_word(line.word(dentry::NEXT), line.0);
+    }),
+    ("root", |pm, [root, _, inner]| {
+        // The dentry of a directory comes after its inode.
+        let at = Line(inner.0 + 1).word(dentry::INODE);
+        flip(pm, at, inner.0 ^ root.0);
+        flip(pm, Line(root.0).word(inode::MODE), 3 << 32 ^ 4 << 32);
+    }),
+    ("count", |pm, [_, dir, _]| {
+        flip(pm, Line(dir.0).word(inode::MODE), 3 << 32 ^ 2 << 32);
+    }),
+];
+
+#[test]
+fn damage_is_not_taken_for_a_leak() {
+    for (what, damage) in NO_LEAKS {
+        let pm = Arc::new(MemoryPmem::new(LEN));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let (cx, root) = (&Ctx::root(), Ino::ROOT);
+        let fs = crate::open(Arc::clone(&pm), options(Mode::default())).unwrap();
+        let dir = fs.mkdir(cx, root, b"dir", 0o755).unwrap().ino;
+        let inner = fs.mkdir(cx, dir, b"inner", 0o755).unwrap().ino;
+        let names: Vec<_> = (0..100).map(|n| format!("{n}").into_bytes()).collect();
+        for name in &names {
+            fs.create(cx, dir, name, 0o644).unwrap();
+        }
+        fs.close().unwrap();
+        drop(fs);
+        damage(&pm, [root, dir, inner]);
+        let report = check(&*pm);
+        assert_eq!(report.worst(), Some(Severity::Corrupt), "{what}");
+        let before = MemoryPmem::copy_of(&*pm).unwrap();
+        repair(&*pm, None).unwrap();
+        let is_same = |at| pm.load(at).unwrap() == before.load(at).unwrap();
+        assert!((0..LEN).step_by(8).all(is_same), "{what}: a repair wrote");
+        // Names are not lost in silence.
+        if what == "head, first bit" {
+            let fs = crate::open(Arc::clone(&pm), options(Mode::default())).unwrap();
+            let mut found = names.iter().map(|name| fs.lookup(cx, dir, name));
+            assert!(
+                found.all(|f| !matches!(f, Err(vfs::Errno::NOENT))),
+                "{what}"
+            );
+        }
+    }
 }

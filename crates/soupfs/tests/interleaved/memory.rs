@@ -29,7 +29,7 @@ fn made() -> Memory {
 pub(crate) fn memory_is_handed_out_once() {
     let space = Arc::new(made());
     let alloc = Arc::new(Alloc::new(space.pages));
-    let free = alloc.free_lines(&space).expect("memory does not fail");
+    let free = alloc.free(&space).expect("memory does not fail").lines;
     let lines = alloc.take_lines(&space, 256).expect("there is memory");
     let (kept, returned): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.0 % 2 == 0);
     let start = |work: fn(&Alloc, &Memory, Vec<Line>) -> Res<Vec<Line>>, lines| {
@@ -49,7 +49,7 @@ pub(crate) fn memory_is_handed_out_once() {
         let freed = alloc.clear_line(&space, *line);
         freed.expect("memory does not fail");
     }
-    let left = alloc.free_lines(&space).expect("memory does not fail");
+    let left = alloc.free(&space).expect("memory does not fail").lines;
     assert_eq!(left, free);
 }
 
