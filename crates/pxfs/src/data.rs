@@ -1,12 +1,13 @@
 //! Calls on the contents of files.
 //!
-//! A change of contents takes new pages, so that the transaction is atomic. Only bytes beyond the end of a
-//! file are changed in place.
+//! A change of contents takes new pages, so that the transaction is atomic. Only bytes beyond the committed end of
+//! a file are changed in place.
 
 use crate::error::Res;
 use crate::fs::{By, Pxfs};
 use crate::inode::{Inode, SIZE_MAX};
 use crate::names::touch;
+use crate::seeded::{Bug, hit};
 use aerie_objects::{Load, ObjectId, PAGE, Transaction, next_page, page};
 use medium::Pmem;
 use vfs::{Errno, Fallocate, Ino, SeekKind, end_of, must_be_regular, perm};
@@ -221,7 +222,14 @@ pub(crate) fn grow<P: Pmem>(tx: &mut Transaction<'_, P>, file: &Inode, size: u64
         && let Some(page) = page(tx, file.object, old / PAGE)?
     {
         let within = old % PAGE;
-        tx.store_contents(page + within, &ZEROS[within as usize..]);
+        let zeros = &ZEROS[within as usize..];
+        // Bytes that this transaction has cut off are those of the file until the commit. A new file has none.
+        let committed = aerie_objects::size(tx.memory(), file.object).unwrap_or(0);
+        if committed > old && !hit(Bug::ZerosBeforeCut) {
+            change_page(tx, file, old / PAGE, within, zeros)?;
+        } else {
+            tx.store_contents(page + within, zeros);
+        }
     }
     Ok(())
 }

@@ -39,6 +39,8 @@ medium::seeded_bugs! {
     RefusalKept,
     /// A client relies on where paths led before a change.
     PathsKept,
+    /// Bytes that a batch cuts off and covers again become zeros before it is durable.
+    ZerosBeforeCut,
     /// A batch deletes an object that another one has begun to hold.
     HeldUnclaimed,
 }

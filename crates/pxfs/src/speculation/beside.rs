@@ -12,7 +12,7 @@
 
 use super::{Access, Dirty, Host, LARGEST_REQUEST, Speculation};
 use crate::seeded::{Bug, hit};
-use aerie_objects::{PAGE, Reserve};
+use aerie_objects::{ObjectId, PAGE, Reserve};
 use aerie_proto::ops::{Answers, Batch};
 use medium::Pmem;
 use vfs::Result;
@@ -20,6 +20,8 @@ use vfs::Result;
 /// The calls that a ship takes, out of the state that others use.
 pub(crate) struct Sent {
     batch: Batch,
+    /// [`State::told_in_batch`](super::State).
+    told: Vec<ObjectId>,
     dirty: Dirty,
     /// Numbers of pages and of headers that it has taken of the reserve.
     taken: (usize, usize),
@@ -65,6 +67,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         state.is_sent = true;
         Some(Sent {
             batch,
+            told: std::mem::take(&mut state.told_in_batch),
             taken: self.fs.store.send(),
             dirty: std::mem::take(&mut state.dirty),
             session: state.session,
@@ -90,7 +93,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
         state.is_sent = false;
         let answers = answers.inspect_err(|errno| self.drop_unshipped(state, *errno))?;
-        let refused = self.take_answers(state, &sent.batch, &answers);
+        let refused = self.take_answers(state, (&sent.batch, &sent.told), &answers);
         let is_refused = refused.is_some() && !hit(Bug::RefusalKept);
         let settled = self.fs.store.receive(&refused.unwrap_or_default());
         self.fs.forget_xattrs_of(&settled);

@@ -22,7 +22,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             cx,
             |tx, by| self.fs.open_node(tx, by, ino, flags),
             |state, object| {
-                state.tell(*object);
+                state.tell_by_operation(*object);
                 if flags.contains(OpenFlags::WRITE) {
                     state.opened.insert(*object);
                 }
@@ -275,7 +275,9 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
             |tx, by| self.fs.link_node(tx, by, ino, at),
             |state, attr| {
                 let object = self.object_of(attr).filter(|_| !self.is_trusted);
-                object.into_iter().for_each(|object| state.tell(object));
+                object
+                    .into_iter()
+                    .for_each(|object| state.tell_by_operation(object));
                 Op::Link { ino, at: at.into() }
             },
         )?;
@@ -292,7 +294,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
                 let is_told = state.told.contains_key(object);
                 let holds = self.is_to_be_held(is_told, *object);
                 if holds {
-                    state.tell(*object);
+                    state.tell_by_operation(*object);
                 }
                 let at = at.into();
                 Op::Remove { at, which, holds }
@@ -314,7 +316,8 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
                     self.is_to_be_held(state.told.contains_key(object), *object)
                 };
                 let held = renamed.replaced.filter(is_held);
-                held.into_iter().for_each(|object| state.tell(object));
+                held.into_iter()
+                    .for_each(|object| state.tell_by_operation(object));
                 Op::Rename {
                     from: from.into(),
                     to: to.into(),
@@ -337,7 +340,9 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
             |tx, by| self.fs.make_nameless(tx, by, dir, mode, None),
             |state, attr| {
                 let object = self.object_of(attr);
-                object.into_iter().for_each(|object| state.tell(object));
+                object
+                    .into_iter()
+                    .for_each(|object| state.tell_by_operation(object));
                 Op::Tmpfile { dir, mode, object }
             },
         )?;
@@ -371,6 +376,10 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
 
     fn write(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         self.write_all(cx, ino, off, data)
+    }
+
+    fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
+        Ok((self.append_all(cx, ino, data)?, data.len()))
     }
 
     fn fallocate(&self, cx: &Ctx, ino: Ino, kind: Fallocate, off: u64, len: u64) -> Result<()> {

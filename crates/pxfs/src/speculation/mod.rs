@@ -21,6 +21,7 @@
 //!
 //! The caller holds locks that cover what a call reads and changes.
 
+mod answers;
 mod apart;
 mod beside;
 mod calls;
@@ -40,7 +41,7 @@ use crate::session::Credentials;
 use aerie_objects::{
     Kind, ObjectId, Overlay, PAGE, Reserve, Superblock, Transaction, generation, parent,
 };
-use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, operations};
+use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use ships::{Ships, Turn};
@@ -103,6 +104,8 @@ struct State {
     requests: [usize; 2],
     /// Objects that the service holds for this client, as often as it does.
     told: HashMap<ObjectId, u64>,
+    /// Those of them that operations of the batch tell it, one for each such operation.
+    told_in_batch: Vec<ObjectId>,
     /// Those that it has opened for writing, if it must.
     opened: HashSet<ObjectId>,
     dirty: Dirty,
@@ -126,6 +129,12 @@ impl State {
     /// Notes that the service holds an object once more.
     fn tell(&mut self, object: ObjectId) {
         *self.told.entry(object).or_default() += 1;
+    }
+
+    /// The same, by the operation that is recorded next.
+    fn tell_by_operation(&mut self, object: ObjectId) {
+        self.tell(object);
+        self.told_in_batch.push(object);
     }
 
     /// Undoes [`tell`](Self::tell), after a refusal.
@@ -326,9 +335,10 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
         self.give_back(state);
         let mut batch = std::mem::take(&mut state.batch);
+        let told = std::mem::take(&mut state.told_in_batch);
         match self.host.ship(batch.bytes()) {
             Ok(answers) => {
-                self.take_answers(state, &batch, &answers);
+                self.take_answers(state, (&batch, &told), &answers);
                 batch.clear();
                 state.batch = batch;
                 self.restart(state);
@@ -419,7 +429,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         for object in self.fs.referenced() {
             let is_known = object == superblock.root || state.told.contains_key(&object);
             if !is_known && generation(memory, object).is_ok() {
-                state.tell(object);
+                state.tell_by_operation(object);
                 let ino = inode::number(superblock, object);
                 self.push(state, None, Op::Hold { ino });
             }
@@ -446,54 +456,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             self.host.leave();
             Fault::Store(error.into()).errno()
         })
-    }
-
-    /// Takes the answers to a batch. If operations were refused, it returns the pages that they have chosen, which
-    /// are still reserved.
-    fn take_answers(
-        &self,
-        state: &mut State,
-        batch: &Batch,
-        answers: &Answers,
-    ) -> Option<HashSet<u64>> {
-        if answers.refused.is_empty() && answers.count >= batch.count() {
-            return None;
-        }
-        let mut left = HashSet::new();
-        self.paths_change();
-        let mut refused = answers.refused.iter().peekable();
-        for (number, operation) in (0..).zip(operations(batch.bytes())) {
-            let Ok(operation) = operation else { break };
-            let not_run = (number >= answers.count).then(|| not_run(number));
-            let refusal = refused.next_if(|refused| refused.number == number);
-            if let Some(refusal) = refusal.or(not_run.as_ref()) {
-                left.extend(chosen(&operation.op).1);
-                self.take_refused(state, &operation.op, refusal);
-            }
-        }
-        left.iter().for_each(|page| state.reserve.put_page(*page));
-        Some(left)
-    }
-
-    fn take_refused(&self, state: &mut State, op: &Op<'_>, refusal: &Refused) {
-        let superblock = self.fs.store.superblock();
-        let object = |ino| inode::object(superblock, ino);
-        match *op {
-            // No call waits for them.
-            Op::Access { .. } | Op::Release { .. } => return,
-            Op::Tmpfile {
-                object: Some(object),
-                ..
-            } => state.untell(object),
-            Op::Hold { ino } | Op::Open { ino, .. } => {
-                object(ino)
-                    .into_iter()
-                    .for_each(|object| state.untell(object));
-            }
-            _ => {}
-        }
-        tracing::warn!("the service has refused {op:?}: {}", refusal.why);
-        state.refusal.get_or_insert_with(|| refusal.clone());
     }
 
     /// The user of the client, as a caller.
@@ -626,7 +588,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
         let mut state = self.state.lock();
         if !state.told.contains_key(&object) {
-            state.tell(object);
+            state.tell_by_operation(object);
             self.push(&mut state, None, Op::Look { at: at.into() });
         }
     }
@@ -649,15 +611,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         if let Err(errno) = noted {
             tracing::warn!("the access time of {object} is not updated: {errno}");
         }
-    }
-}
-
-/// The refusal of an operation after the end of what the service has run.
-fn not_run(number: u32) -> Refused {
-    Refused {
-        number,
-        errno: Errno::IO.raw_os_error(),
-        why: "too many operations before it were refused".to_owned(),
     }
 }
 

@@ -1,14 +1,15 @@
 //! Sessions: remote calls, holds, and the end.
 
 use super::IMAGE;
-use super::clients::{All, service};
+use super::clients::{All, Client, client, service};
 use super::hostile::{World, at, node, user};
 use crate::{MkfsOptions, Pxfs, Session, mkfs};
 use aerie_proto::ops::{Batch, Call, Data, Op, Operation, Read, Reply};
 use medium::MemoryPmem;
 use std::sync::Arc;
 use vfs::{
-    Atime, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, OpenFlags, Removal, Timestamp,
+    Atime, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Name, OpenFlags, Removal,
+    RenameFlags, Timestamp,
 };
 
 /// A client without memory: what it reads and changes by calls.
@@ -151,4 +152,47 @@ fn times_go_on_after_the_clock_was_set_back() {
         assert!((0..=2 * SECOND).contains(&late), "{name}: {late} ns");
     }
     service.end(session);
+}
+
+/// The service refuses the operation that was to have it hold an open file. The client demands it again.
+#[test]
+fn a_refused_call_holds_nothing() {
+    type Call = fn(&Client, Ino) -> vfs::Result<()>;
+    let (cx, root) = (&Ctx::root(), Ino::ROOT);
+    let calls: [(&str, bool, Call); 3] = [
+        ("remove", true, |client, _| {
+            client.unlink(&Ctx::root(), Ino::ROOT, b"file")
+        }),
+        ("rename", true, |client, _| {
+            let [from, to] = [b"other", &b"file"[..]].map(|name| Name::new(Ino::ROOT, name));
+            client.rename(&Ctx::root(), from, to, RenameFlags::empty())
+        }),
+        ("link", false, |client, file| {
+            client
+                .link(&Ctx::root(), file, Ino::ROOT, b"taken")
+                .map(drop)
+        }),
+    ];
+    for (what, is_trusted, call) in calls {
+        let service = service(1_000);
+        let client = client(&service, is_trusted);
+        let file = client.create(cx, root, b"file", 0o644).unwrap().ino;
+        client.create(cx, root, b"other", 0o644).unwrap();
+        client.sync().unwrap();
+        call(&client, file).unwrap();
+        // Another client is first.
+        let [from, to] = [b"file", &b"moved"[..]].map(|name| Name::new(root, name));
+        service.rename(cx, from, to, RenameFlags::empty()).unwrap();
+        service.unlink(cx, root, b"other").unwrap();
+        service.create(cx, root, b"taken", 0o644).unwrap();
+        assert!(client.sync().is_err(), "{what}: nothing was refused");
+        client.ship(true).unwrap();
+        service.unlink(cx, root, b"moved").unwrap();
+        let attr = client.getattr(cx, file);
+        assert_eq!(attr.map(|attr| attr.nlink), Ok(0), "{what}");
+        client.forget(file, 10);
+        client.sync().unwrap();
+        drop(client);
+        assert_eq!(service.audit(), [], "{what}");
+    }
 }

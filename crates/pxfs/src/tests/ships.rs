@@ -4,7 +4,7 @@ use super::clients::{Client, Flying, client, service};
 use crate::seeded::{Bug, arm};
 use aerie_objects::seeded as objects;
 use aerie_proto::ops::Condition;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use vfs::{Ctx, Errno, FileSystem, Ino, Name, SetAttr};
 
@@ -427,4 +427,36 @@ fn a_put_leaves_pages_for_what_was_recorded() {
         assert!(needs <= has, "{n}: {put:?}, {needs} of {has}");
     }
     client.sync().unwrap();
+}
+
+/// An append goes to the end of the file also beside a write of another thread that moves it.
+#[test]
+fn a_thread_appends_beside_one_that_writes() {
+    const ROUNDS: usize = 3_000;
+    let service = service(1_000);
+    let client = client(&service, true);
+    let cx = &Ctx::root();
+    let file = client.create(cx, Ino::ROOT, b"file", 0o600).unwrap().ino;
+    let (appended, written) = std::thread::scope(|scope| {
+        let append = || {
+            let appended = (0..ROUNDS).map(|_| client.append(cx, file, b"appended").unwrap().0);
+            appended.collect::<Vec<_>>()
+        };
+        let write = || {
+            let written = (0..ROUNDS).map(|_| {
+                let end = client.getattr(cx, file).unwrap().size;
+                client.write(cx, file, end, b"written.").unwrap();
+                end
+            });
+            written.collect::<HashSet<_>>()
+        };
+        let threads = (scope.spawn(append), scope.spawn(write));
+        (threads.0.join().unwrap(), threads.1.join().unwrap())
+    });
+    // A write to the place of an append came after it: an earlier one would have moved the end.
+    for off in appended.into_iter().filter(|off| written.contains(off)) {
+        let mut bytes = [0; 8];
+        client.read(cx, file, off, &mut bytes).unwrap();
+        assert_eq!(bytes.escape_ascii().to_string(), "written.", "at {off}");
+    }
 }
