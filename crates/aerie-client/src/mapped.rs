@@ -19,7 +19,7 @@ use crate::memory::Memory;
 use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
 use crate::remote::{Remote, allocate_in_parts};
 use crate::schedule::Schedule;
-use aerie_objects::lookup;
+use aerie_objects::{HEADER_BYTES, lookup};
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
 use aerie_proto::messages::Up;
 use pxfs::{InPlace, WRITE_MAX};
@@ -342,6 +342,19 @@ impl<P: Memory> Mapped<P> {
         self.checked(call(&remote))
     }
 
+    /// As [`or_remote`](Self::or_remote), and makes durable what this client has changed. It reports a refusal.
+    fn settle_remote(
+        &self,
+        cx: &Ctx,
+        settled: Result<()>,
+        call: impl FnOnce(&Remote) -> Result<()>,
+    ) -> Result<()> {
+        if settled == Err(Errno::REMOTE) {
+            self.checked(self.sync_quietly())?;
+        }
+        self.or_remote(cx, settled, call)
+    }
+
     /// As [`or_remote`](Self::or_remote), with a reference to the inode.
     fn or_found(
         &self,
@@ -503,16 +516,14 @@ impl<P: Memory> FileSystem for Mapped<P> {
             after = last.3;
             for (ino, kind, name, cookie) in &part {
                 let is_dot = matches!(&name[..], b"." | b"..");
-                let mut attr = match is_dot {
+                // By name: another client may have removed or replaced the file since the listing, and a new one may
+                // have its number.
+                let attr = match is_dot {
                     true => self.getattr(cx, *ino),
-                    false => self.by_number(*ino),
+                    false => self.lookup(cx, dir, name),
                 };
-                // Another client has removed or replaced the file since the listing.
-                if !is_dot && matches!(attr, Err(Errno::STALE | Errno::NOENT)) {
-                    attr = self.lookup(cx, dir, name);
-                    if attr == Err(Errno::NOENT) {
-                        continue;
-                    }
+                if attr == Err(Errno::NOENT) && !is_dot {
+                    continue;
                 }
                 let entry = DirEntry {
                     ino: attr.as_ref().map_or(*ino, |attr| attr.ino),
@@ -598,10 +609,10 @@ impl<P: Memory> FileSystem for Mapped<P> {
 
     /// Under the lock for changes of the file, so that no client writes there meanwhile. The threads of this one share it.
     fn append(&self, cx: &Ctx, ino: Ino, data: &[u8]) -> Result<(u64, usize)> {
-        let _turn = self.appends[ino.0 as usize / 64 % APPENDS].lock();
+        let _turn = self.appends[(ino.0 / HEADER_BYTES) as usize % APPENDS].lock();
         let append = |part: &[u8]| {
             let need = Need::Inode(ino, Exclusive);
-            let appended = self.change(need, |fs| vfs::append_by_write(fs, cx, ino, part));
+            let appended = self.change(need, |fs| fs.append(cx, ino, part));
             self.or_remote(cx, appended, |remote| remote.append(cx, ino, part))
         };
         let (first, rest) = data.split_at(data.len().min(WRITE_MAX));
@@ -635,7 +646,7 @@ impl<P: Memory> FileSystem for Mapped<P> {
 
     fn fsync(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
         let settled = self.settle(ino, |fs| fs.getattr(cx, ino).map(drop));
-        self.or_remote(cx, settled, |remote| remote.fsync(cx, ino, data_only))
+        self.settle_remote(cx, settled, |remote| remote.fsync(cx, ino, data_only))
     }
 
     fn fsyncdir(&self, cx: &Ctx, ino: Ino, data_only: bool) -> Result<()> {
@@ -643,7 +654,7 @@ impl<P: Memory> FileSystem for Mapped<P> {
             FileType::Directory => Ok(()),
             _ => Err(Errno::NOTDIR),
         });
-        self.or_remote(cx, settled, |remote| remote.fsyncdir(cx, ino, data_only))
+        self.settle_remote(cx, settled, |remote| remote.fsyncdir(cx, ino, data_only))
     }
 
     fn sync(&self) -> Result<()> {

@@ -309,6 +309,8 @@ impl FileSystem for Remote {
     }
 
     fn write(&self, _: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
+        // In an operation, the greatest offset is that of an append.
+        off.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
         let mut written = 0;
         for part in data.chunks(PART) {
             let (off, data) = (off + written as u64, Data::Bytes(part));
