@@ -26,6 +26,7 @@ mod client;
 mod connection;
 mod contended;
 mod files;
+mod instead;
 mod kv;
 mod linger;
 mod mapped;

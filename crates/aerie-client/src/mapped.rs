@@ -17,7 +17,7 @@ use crate::contended::Contended;
 use crate::linger::Linger;
 use crate::memory::Memory;
 use crate::plan::{Need, Tree, is_held, look_up_with_pass, membership_count, under, with_pass};
-use crate::remote::{Remote, allocate_in_parts};
+use crate::remote::allocate_in_parts;
 use crate::schedule::Schedule;
 use aerie_objects::{HEADER_BYTES, lookup};
 use aerie_proto::locks::{Access, LockId, Tell, ToService};
@@ -56,17 +56,17 @@ pub(crate) type Speculation<P> = pxfs::Speculation<P, Link>;
 pub(crate) type Overlay<P> = aerie_objects::Overlay<P>;
 
 /// The client, for its clerk.
-struct Own<P: Memory> {
+pub(crate) struct Own<P: Memory> {
     fs: Speculation<P>,
     contended: Contended,
 }
 
 /// The file system.
 pub(crate) struct Mapped<P: Memory> {
-    clerk: Clerk<Own<P>>,
+    pub(crate) clerk: Clerk<Own<P>>,
     linger: Linger,
     /// Held during a call of the service.
-    remote: Mutex<()>,
+    pub(crate) remote: Mutex<()>,
     /// Held by appends; each file has one of them.
     appends: [Mutex<()>; APPENDS],
     batch_bytes: u64,
@@ -252,7 +252,7 @@ impl<P: Memory> Mapped<P> {
 
     /// Makes all changes durable. It fails if the connection has ended: a ship of another thread may have lost changes,
     /// and a refusal is reported once.
-    fn sync_quietly(&self) -> Result<()> {
+    pub(crate) fn sync_quietly(&self) -> Result<()> {
         self.clerk.quietly(|| self.fs().sync())?;
         match self.connection().ended() {
             Some(_) => Err(Errno::NODEV),
@@ -294,7 +294,7 @@ impl<P: Memory> Mapped<P> {
     }
 
     /// Ends the session if a call has found the end of the connection: the next calls fail, too.
-    fn checked<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn checked<T>(&self, result: Result<T>) -> Result<T> {
         if matches!(result, Err(Errno::NODEV)) && self.connection().ended().is_some() {
             self.clerk.close();
         }
@@ -319,54 +319,6 @@ impl<P: Memory> Mapped<P> {
             self.schedule.ship_soon();
         }
         Ok(result)
-    }
-
-    /// Has the service run a call that needs what this client may not read.
-    pub(crate) fn or_remote<T>(
-        &self,
-        cx: &Ctx,
-        done: Result<T>,
-        call: impl FnOnce(&Remote) -> Result<T>,
-    ) -> Result<T> {
-        if !matches!(done, Err(Errno::REMOTE)) {
-            return done;
-        }
-        // The service then has the changes and the references of this client.
-        self.clerk.quietly(|| self.fs().ship(true))?;
-        let remote = Remote {
-            connection: Arc::clone(&self.fs().host().0),
-            caller: self.fs().caller(cx)?,
-            permitted: None,
-        };
-        let _turn = self.remote.lock();
-        self.checked(call(&remote))
-    }
-
-    /// As [`or_remote`](Self::or_remote), and makes durable what this client has changed. It reports a refusal.
-    fn settle_remote(
-        &self,
-        cx: &Ctx,
-        settled: Result<()>,
-        call: impl FnOnce(&Remote) -> Result<()>,
-    ) -> Result<()> {
-        if settled == Err(Errno::REMOTE) {
-            self.checked(self.sync_quietly())?;
-        }
-        self.or_remote(cx, settled, call)
-    }
-
-    /// As [`or_remote`](Self::or_remote), with a reference to the inode.
-    fn or_found(
-        &self,
-        cx: &Ctx,
-        done: Result<Attr>,
-        call: impl FnOnce(&Remote) -> Result<Attr>,
-    ) -> Result<Attr> {
-        self.or_remote(cx, done, |remote| {
-            let attr = call(remote)?;
-            self.fs().adopt(attr.ino);
-            Ok(attr)
-        })
     }
 
     fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
@@ -657,9 +609,14 @@ impl<P: Memory> FileSystem for Mapped<P> {
         self.settle_remote(cx, settled, |remote| remote.fsyncdir(cx, ino, data_only))
     }
 
+    /// After the end of the session, `EIO` says once that changes of this client are lost.
     fn sync(&self) -> Result<()> {
-        self.check()?;
-        self.checked(self.sync_quietly())
+        let synced = self.check();
+        let synced = synced.and_then(|()| self.checked(self.sync_quietly()));
+        match synced {
+            Err(Errno::NODEV) if self.fs().take_loss() => Err(Errno::IO),
+            synced => synced,
+        }
     }
 
     fn statfs(&self) -> Result<StatFs> {

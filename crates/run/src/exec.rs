@@ -125,7 +125,11 @@ fn program(call: &Call, at: At) -> Result<Option<CString>> {
         Resolved::Inside(found, _dir) => {
             found.attr()?;
             call.process.count(Reason::Execute);
-            call.kernel_path(at)
+            // A script sees the path by which it was called.
+            match call.process.kernel_is_in_working_directory() && call.is_relative_to_it(at)? {
+                true => Ok(None),
+                false => call.kernel_path(at),
+            }
         }
         Resolved::Outside(path) => Ok(Some(path)),
         Resolved::Foreign => Ok(None),
@@ -183,6 +187,7 @@ impl crate::process::Process {
     pub(crate) fn send(&self) {
         if let Some(fs) = self.connected()
             && let Err(errno) = self.backend.finish(fs)
+            && errno != vfs::Errno::NODEV
         {
             // The text of an error takes memory of libc, which holds its locks during a fork.
             let (id, number) = (kernel::process_id(), errno.raw_os_error());

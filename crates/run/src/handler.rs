@@ -201,7 +201,7 @@ extern "C" fn handle(frame: &mut Frame) {
         number: frame.rax as i64,
         args: frame.args,
     };
-    let answered = match answer(&call) {
+    let answered = match answer_in_session(&call) {
         Err(Stop::Waits(wait)) => call.waiting(wait.args),
         answered => answered,
     };
@@ -243,6 +243,18 @@ impl Frame {
     fn finish(&mut self, value: u64) {
         self.rax = value;
         self.done = 1;
+    }
+}
+
+/// Answers a call, by another connection if that of the process has ended.
+fn answer_in_session(call: &Call) -> calls::Answer {
+    let used = call.process.connection();
+    match answer(call) {
+        Err(Stop::Errno(vfs::Errno::NODEV)) => {
+            call.process.leave_connection(used)?;
+            answer(call)
+        }
+        answered => answered,
     }
 }
 

@@ -108,21 +108,32 @@ pub(crate) fn device_and_inode(fd: u32) -> Result<(u64, u64)> {
     stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
+/// Whether a descriptor is a socket.
+pub(crate) fn is_socket(fd: u32) -> bool {
+    stat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
+}
+
 /// The device number of a file of the kernel. A server of FUSE is not asked.
 pub(crate) fn device(path: &CStr) -> Result<u64> {
+    device_and_inode_of(path).map(|(device, _)| device)
+}
+
+/// The same, with the inode number.
+pub(crate) fn device_and_inode_of(path: &CStr) -> Result<(u64, u64)> {
     // SAFETY: all bits 0 is a valid value of the structure.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
     let args = [
         libc::AT_FDCWD as u64,
         path.as_ptr() as u64,
         libc::AT_STATX_DONT_SYNC as u64,
-        libc::STATX_TYPE.into(),
+        (libc::STATX_TYPE | libc::STATX_INO).into(),
         &raw mut stat as u64,
         0,
     ];
     // SAFETY: the path ends with 0; the kernel writes a `statx`.
     result(unsafe { syscall(libc::SYS_statx, args) })?;
-    Ok(libc::makedev(stat.stx_dev_major, stat.stx_dev_minor))
+    let device = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    Ok((device, stat.stx_ino))
 }
 
 /// Changes the kernel's working directory.

@@ -60,6 +60,9 @@ pub enum Error {
         "{0} has a mount whose service or server has ended; unmount it first: selvedge umount {0}"
     )]
     Stale(String),
+    /// The variables of a run whose program this is.
+    #[error("this is a program of another run, at {0}, which cannot start one of its own")]
+    Nested(String),
     /// The root directory as a mount point.
     #[error("the store cannot be at /; use a directory below it")]
     Root,
@@ -124,6 +127,9 @@ impl Prepared {
     pub fn new(options: &Options) -> Result<Self, Error> {
         if !is_supported() {
             return Err(Error::Unsupported);
+        }
+        if let Some(at) = std::env::var_os(AT) {
+            return Err(Error::Nested(at.to_string_lossy().into_owned()));
         }
         let at = directory(&options.at)?;
         let library = options.library.clone().or_else(find);

@@ -27,7 +27,7 @@
 //! - A process that a signal kills loses what its backend has not sent, and its open file descriptions
 //!   count as used until the run ends.
 //! - A file that a process has open without a name, and a child opens for the first time after the parent has
-//!   closed it, is gone.
+//!   closed it, is gone (`ESTALE`). So are files without a name for a process that loses its connection.
 //! - Without a mount, a lock of `flock` ends with the program that took it, also if another process has the descriptor.
 //! - A file without a name, or that has moved to another directory since it was opened, has no shared mappings;
 //!   the latter has no locks either (`ENODEV`).
@@ -40,6 +40,10 @@
 //! - Descriptors that `sendmmsg` passes to another process cannot be used there, nor those that `sendmsg` passes of a
 //!   store without a mount, or of a file without a name.
 //! - A limit of the size of files (`RLIMIT_FSIZE`) has no effect.
+//! - Threads of the backend count as threads of the program. So a program whose first thread calls `pthread_exit` does not
+//!   end with its last one, and `unshare` of a user namespace fails, after the first call on the store.
+//! - inotify reports what programs outside of the run do by the mount, and not what those of the run do.
+//! - `madvise(MADV_DONTNEED)` empties a private mapping, which is a copy, and `mremap` extends it with zeros.
 //! - Cancelling a thread that waits in a call ends it without unwinding its C++ frames.
 //!
 //! # How calls are seen
@@ -116,10 +120,11 @@ pub trait Backend: Send + Sync {
     /// The cause, in one line.
     fn connect(&self, store: &str) -> Result<Arc<dyn FileSystem>, String>;
 
-    /// Sends what was not sent yet: the process ends or executes another program.
+    /// Sends what was not sent yet: the process ends or executes another program, or a call has returned `ENODEV`.
     ///
     /// # Errors
-    /// The error of a change that the process has made, if no call has returned it.
+    /// The error of a change that the process has made, if no call has returned it. `ENODEV` if the connection has
+    /// ended, and nothing that was not sent is lost.
     fn finish(&self, fs: &dyn FileSystem) -> vfs::Result<()> {
         fs.sync()
     }

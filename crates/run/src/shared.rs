@@ -111,6 +111,8 @@ pub(crate) struct Description {
     pub(crate) offset_lock: Lock,
     name_len: AtomicU32,
     pub(crate) ino: AtomicU64,
+    /// `Attr::generation` of the inode.
+    ino_generation: AtomicU64,
     /// Offset of a file, or cookie of a directory.
     pub(crate) offset: AtomicU64,
     /// The directory in which the file was opened, or 0.
@@ -154,6 +156,11 @@ impl Description {
 
     pub(crate) fn ino(&self) -> Ino {
         Ino(self.ino.load(Relaxed))
+    }
+
+    /// The inode, and its generation: another file may have its number when this one is gone.
+    pub(crate) fn inode(&self) -> (Ino, u64) {
+        (self.ino(), self.ino_generation.load(Relaxed))
     }
 
     pub(crate) fn flags(&self) -> u32 {
@@ -259,10 +266,10 @@ impl Shared {
         &self.descriptions[number as usize % DESCRIPTIONS]
     }
 
-    /// Takes a free description for a file. `ENFILE` if all are in use.
+    /// Takes a free description for a file, of this number and generation. `ENFILE` if all are in use.
     pub(crate) fn describe(
         &self,
-        ino: Ino,
+        (ino, ino_generation): (Ino, u64),
         flags: u32,
         opened_as: Option<(Ino, &[u8])>,
     ) -> Result<u32> {
@@ -280,6 +287,8 @@ impl Shared {
         description.set_backing(Backing::None);
         description.flags.store(flags, Relaxed);
         description.ino.store(ino.0, Relaxed);
+        let generation = &description.ino_generation;
+        generation.store(ino_generation, Relaxed);
         description.offset.store(0, Relaxed);
         description.parent.store(parent.0, Relaxed);
         description

@@ -28,7 +28,7 @@ impl Default for Limits {
         Self {
             lease: Duration::from_secs(10),
             clients: 1024, // each process of a `selvedge run` is one
-            per_user: 16,
+            per_user: 256, // as above: `make -j` is many
             locks_per_client: 1 << 16,
             reserve: 1 << 14,
             request_bytes: 512 << 20,

@@ -75,7 +75,10 @@ impl Args {
             library: self.library.clone(),
         })
         .map_err(Failure::new)?;
-        let is_mounted = !self.no_mount && mount(&store, &at)?;
+        let is_mounted = !is_mounted_there(&store, &at)? && !self.no_mount;
+        if is_mounted {
+            mount(&store, &at)?;
+        }
         // Otherwise the processes need the custodian.
         if self.no_mount && !self.stats {
             let failed = prepared.command.exec();
@@ -95,23 +98,27 @@ impl Args {
     }
 }
 
-/// Mounts the store, unless it is mounted there. Returns whether it was not.
-fn mount(store: &Path, at: &Path) -> Result<bool, Failure> {
+/// Whether the store is mounted on a directory. Fails if something else is.
+fn is_mounted_there(store: &Path, at: &Path) -> Result<bool, Failure> {
     match table::find(at).map_err(|e| Failure::about(at, e))? {
-        Some(entry) if entry.fs_type == table::OURS && entry.source == store => return Ok(false),
+        Some(entry) if entry.fs_type == table::OURS && entry.source == store => Ok(true),
         Some(entry) => {
             let other = entry.source.display();
             let why = format!("{other} is mounted there; unmount it, or use another directory");
-            return Err(Failure::about(at, why));
+            Err(Failure::about(at, why))
         }
-        None => {}
+        None => Ok(false),
     }
+}
+
+/// Mounts the store.
+fn mount(store: &Path, at: &Path) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(Failure::new)?;
     let mut command = Command::new(program);
     command.arg("mount").arg(store).arg(at);
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
     match status.map_err(Failure::new)?.success() {
-        true => Ok(true),
+        true => Ok(()),
         false => Err(Failure::about(
             at,
             "the store cannot be mounted; --no-mount runs the program without a mount",

@@ -30,6 +30,7 @@ mod read_only;
 #[cfg(target_arch = "x86_64")]
 mod run;
 mod run_processes;
+mod run_sessions;
 mod run_users;
 mod serve;
 mod server;

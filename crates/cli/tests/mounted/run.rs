@@ -16,7 +16,7 @@ pub(crate) fn library() -> PathBuf {
 }
 
 /// `selvedge run` of a shell with this script. `$1` is the directory of the store.
-fn shell(place: &Fixture, options: &[&str], script: &str) -> Output {
+pub(crate) fn shell(place: &Fixture, options: &[&str], script: &str) -> Output {
     let mut command = selvedge();
     command
         .args(["run", "--store", socket(place), "--at", place.dir_str()])
@@ -423,7 +423,7 @@ fn a_fork_after_the_end_of_the_service_goes_on() {
     );
     let output = shell(&place, &["--no-mount"], &script);
     assert_eq!(stdout(&output), "gone\n", "{}", stderr(&output));
-    let lost = "are lost (errno 19)";
+    let lost = "are lost (errno 5)";
     assert!(stderr(&output).contains(lost), "{}", stderr(&output));
     assert_eq!(server.wait(), None);
     place.fsck();

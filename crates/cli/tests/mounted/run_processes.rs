@@ -66,5 +66,5 @@ fn processes_of_a_run_without_a_mount_see_what_they_see_on_tmpfs() {
 /// The kernel has the pipe, and the file of a descriptor in a message, on the mount.
 #[test]
 fn named_pipes_wait_and_messages_pass_descriptors() {
-    compare(&[], &["pipes_with_names", "messages"]);
+    compare(&[], &["pipes_with_names", "messages", "scripts"]);
 }

@@ -41,7 +41,7 @@ use crate::session::Credentials;
 use aerie_objects::{
     Kind, ObjectId, Overlay, PAGE, Reserve, Superblock, Transaction, generation, parent,
 };
-use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused};
+use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, operations};
 use hashbrown::{HashMap, HashSet};
 use medium::{Pmem, Rule};
 use ships::{Ships, Turn};
@@ -110,6 +110,8 @@ struct State {
     opened: HashSet<ObjectId>,
     dirty: Dirty,
     refusal: Option<Refused>,
+    /// Whether calls were dropped that were not shipped.
+    has_lost: bool,
     /// Whether the service may still have to run a batch, so that no other one may be shipped.
     is_sent: bool,
     /// Number of times that all was dropped.
@@ -370,7 +372,11 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     pub fn reset(&self) {
         let _gate = self.fs.gate.write();
         let mut state = self.state.lock();
-        match state.batch.count() {
+        let calls = operations(state.batch.bytes()).filter(|operation| {
+            let op = operation.as_ref().map(|operation| &operation.op);
+            op.is_ok_and(changes_files)
+        });
+        match calls.count() {
             0 if !state.is_sent => self.clear(&mut state),
             count => self.drop_all(
                 &mut state,
@@ -379,10 +385,16 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
     }
 
+    /// Whether calls were lost that were not shipped, since the last question.
+    pub fn take_loss(&self) -> bool {
+        std::mem::take(&mut self.state.lock().has_lost)
+    }
+
     fn drop_all(&self, state: &mut State, why: String) {
         tracing::error!("{why}");
         let (number, errno) = (0, Errno::IO.raw_os_error());
         state.refusal.get_or_insert(Refused { number, errno, why });
+        state.has_lost = true;
         self.clear(state);
     }
 
@@ -398,6 +410,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         *state = State {
             requests: state.requests,
             refusal: state.refusal.take(),
+            has_lost: state.has_lost,
             session: state.session + 1,
             ..State::default()
         };
@@ -621,6 +634,16 @@ fn take_choices(reserve: &mut Reserve, op: &Op<'_>) {
     object.and_then(|object| reserve.take_object(object));
     for page in pages {
         reserve.take_page(*page);
+    }
+}
+
+/// Whether others would see what an operation does.
+fn changes_files(op: &Op<'_>) -> bool {
+    match op {
+        Op::Open { flags, .. } => flags.contains(OpenFlags::TRUNCATE),
+        Op::Hold { .. } | Op::Look { .. } | Op::Release { .. } => false,
+        Op::Access { .. } | Op::Return { .. } => false,
+        _ => true,
     }
 }
 

@@ -6,9 +6,10 @@ use crate::abi::FD_LIMIT;
 use crate::kernel;
 use crate::memory;
 use crate::own::{self, is_own};
+use crate::process::File;
 use libc::*;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::Errno;
+use vfs::{Errno, FileType};
 
 /// Flags that `fcntl(F_SETFL)` changes.
 const SETTABLE: u32 = (O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT | O_ASYNC) as u32;
@@ -31,14 +32,53 @@ pub(crate) fn change(call: &Call) -> Answer {
             Ok(fd)
         }
         SYS_ioctl => {
-            call.file(0)?;
-            match call.int(1) as u64 {
-                FIOCLEX | FIONCLEX => Err(Stop::Kernel),
-                _ => Err(Errno::NOTTY.into()),
-            }
+            let file = call.file(0)?;
+            control(call, &file)
         }
         _ => duplicate_to(call),
     }
+}
+
+/// The requests of `ioctl` that files of all file systems have.
+fn control(call: &Call, file: &File) -> Answer {
+    let request = call.int(1) as u64;
+    match request {
+        FIOCLEX | FIONCLEX => Err(Stop::Kernel),
+        _ if file.has(O_PATH) => Err(Errno::BADF.into()),
+        FIONBIO => {
+            let is_on = memory::load::<u32>(call.args[2])? != 0;
+            let others = file.description.flags() & !(O_NONBLOCK as u32);
+            set_status(
+                call,
+                file,
+                others | if is_on { O_NONBLOCK as u32 } else { 0 },
+            )
+        }
+        FIONREAD => {
+            let attr = file.fs()?.getattr(&*call.process.cx()?, file.ino())?;
+            if attr.kind != FileType::Regular {
+                return Err(Errno::NOTTY.into());
+            }
+            let at = match backed::offset(call.process, file)? {
+                Offset::Here(_held) => file.description.offset.load(Relaxed),
+                Offset::Kernel(own) => kernel::seek(own.0, 0, SEEK_CUR)?,
+            };
+            // The kernel cuts a greater number, too.
+            memory::store(call.args[2], &(attr.size.wrapping_sub(at) as u32))?;
+            Ok(0)
+        }
+        _ => Err(Errno::NOTTY.into()),
+    }
+}
+
+/// Sets the flags of a description.
+fn set_status(call: &Call, file: &File, flags: u32) -> Answer {
+    let place = backed::offset(call.process, file)?;
+    file.description.flags.store(flags, Relaxed);
+    if let Offset::Kernel(own) = place {
+        backed::set_flags(own.0, file)?;
+    }
+    Ok(0)
 }
 
 fn duplicate_to(call: &Call) -> Answer {
@@ -122,13 +162,8 @@ pub(crate) fn fcntl(call: &Call) -> Answer {
         F_GETFD | F_SETFD => Err(Stop::Kernel),
         F_GETFL => Ok(file.description.flags().into()),
         F_SETFL => {
-            let flags = file.description.flags() & !SETTABLE | call.args[2] as u32 & SETTABLE;
-            let place = backed::offset(call.process, &file)?;
-            file.description.flags.store(flags, Relaxed);
-            if let Offset::Kernel(own) = place {
-                backed::set_flags(own.0, &file)?;
-            }
-            Ok(0)
+            let kept = file.description.flags() & !SETTABLE;
+            set_status(call, &file, kept | call.args[2] as u32 & SETTABLE)
         }
         F_GETLK | F_SETLK | F_SETLKW | F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW => {
             super::locks::record(call, &file)

@@ -207,6 +207,11 @@ impl Call {
         Ok(start.map(|start| (start, path)))
     }
 
+    /// Whether the path starts in the working directory, which is in the store.
+    pub(crate) fn is_relative_to_it(&self, at: At) -> Result<bool> {
+        Ok(matches!(self.start(at)?, Some((Start::Cwd(_), _))))
+    }
+
     /// Whether a path can be in the store.
     pub(crate) fn is_ours(&self, at: At) -> Result<bool> {
         Ok(self.start(at)?.is_some())

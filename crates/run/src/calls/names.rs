@@ -80,6 +80,9 @@ fn remove(call: &Call, at: At, which: Removal) -> Answer {
                 (Removal::Unlink, _) => Errno::ISDIR.into(),
             });
         }
+        if found.is_linked {
+            return Err(Errno::NOTDIR.into());
+        }
         // A client would hold an inode with a reference, and lock it at the service when it is forgotten.
         found.node.take().ok_or(Errno::NOENT)?;
         session
@@ -219,6 +222,9 @@ fn link_descriptor(call: &Call, to: At) -> Answer {
 
 fn rename(session: &Session, from: &Found<'_>, mut to: Found<'_>, flags: i32) -> Answer {
     let source = from.attr()?;
+    if from.is_linked || to.is_linked {
+        return Err(Errno::NOTDIR.into());
+    }
     if from.name.is_empty() || to.name.is_empty() {
         return Err(Errno::BUSY.into());
     }

@@ -94,7 +94,7 @@ fn open_known(
         Ok(Some(attr)) => {
             call.process.count(Reason::Answered);
             let name = Some((name.dir, name.name));
-            finish(call, session, attr.ino, wanted, name).map(Some)
+            finish(call, session, (attr.ino, attr.generation), wanted, name).map(Some)
         }
         Ok(None) => Ok(None),
         Err(Errno::NOENT) if wanted.has(O_CREAT) => Ok(None),
@@ -115,7 +115,13 @@ fn open_again(call: &Call, file: &File, wanted: Wanted) -> Answer {
     file.fs()?.open(&session.cx, file.ino(), access)?;
     let name = file.description.opened_as();
     let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
-    Ok(finish(call, &session, file.ino(), wanted, name)?)
+    Ok(finish(
+        call,
+        &session,
+        file.description.inode(),
+        wanted,
+        name,
+    )?)
 }
 
 /// Opens a node that is neither file nor directory: the kernel's, if the store is mounted.
@@ -159,7 +165,13 @@ fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted)
         false => fs.open(&session.cx, attr.ino, access)?,
     }
     let name = (!found.name.is_empty()).then(|| (found.dir.ino(), &found.name[..]));
-    Ok(finish(call, session, attr.ino, wanted, name)?)
+    Ok(finish(
+        call,
+        session,
+        (attr.ino, attr.generation),
+        wanted,
+        name,
+    )?)
 }
 
 fn create(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
@@ -190,21 +202,27 @@ fn open_made(
         .open(&session.process.permitted()?, made.ino, access);
     session.fs.forget(made.ino, 1);
     opened?;
-    Ok(finish(call, session, made.ino, wanted, name)?)
+    Ok(finish(
+        call,
+        session,
+        (made.ino, made.generation),
+        wanted,
+        name,
+    )?)
 }
 
 fn finish(
     call: &Call,
     session: &Session,
-    ino: Ino,
+    inode: (Ino, u64),
     wanted: Wanted,
     name: Option<(Ino, &[u8])>,
 ) -> Result<u64> {
     let cloexec = (wanted.flags & O_CLOEXEC) as u32;
-    let opened = call.process.open(ino, wanted.kept() | cloexec, name);
+    let opened = call.process.open(inode, wanted.kept() | cloexec, name);
     // A description that was made has given the file back itself.
     if opened == Err(Errno::NFILE) {
-        session.fs.release(ino);
+        session.fs.release(inode.0);
     }
     opened
 }

@@ -1,6 +1,6 @@
 //! Files of the store that calls use.
 
-use super::{LOCAL, REFERS, process};
+use super::{LOCAL, Process, REFERS, process};
 use crate::kernel::Result;
 use crate::shared::Description;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -23,13 +23,25 @@ impl File {
         let fs = process.fs()?;
         let local = &LOCAL[self.number as usize];
         if local.load(Acquire) & REFERS == 0 && local.fetch_or(REFERS, AcqRel) & REFERS == 0 {
-            let flags = open_flags(self.description.flags());
-            fs.open(&process.permitted()?, self.ino(), flags)
-                .inspect_err(|_| {
-                    local.fetch_and(!REFERS, AcqRel);
-                })?;
+            self.open_again(process, fs).inspect_err(|_| {
+                local.fetch_and(!REFERS, AcqRel);
+            })?;
         }
         Ok(fs)
+    }
+
+    /// Opens what another process, or another connection, has open, unless the file is gone.
+    #[cold]
+    fn open_again(&self, process: &Process, fs: &'static dyn FileSystem) -> Result<()> {
+        let ((ino, generation), cx) = (self.description.inode(), process.permitted()?);
+        fs.open(&cx, ino, open_flags(self.description.flags()))?;
+        match fs.getattr(&cx, ino) {
+            Ok(attr) if attr.generation == generation => Ok(()),
+            found => {
+                fs.release(ino);
+                found.and(Err(Errno::STALE))
+            }
+        }
     }
 
     /// Whether it was opened for reading.

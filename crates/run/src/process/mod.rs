@@ -3,7 +3,8 @@
 //! Guarantees:
 //!
 //! 1. A process that makes no call on the store connects to nothing.
-//! 2. A child has a connection of its own. It gets one at its first call on the store.
+//! 2. A child has a connection of its own. It gets one at its first call on the store. A process whose connection
+//!    has ended gets a new one; a call fails if changes are lost with the old one.
 //! 3. A description keeps its file in this process's file system while a descriptor of the process, or a
 //!    call, uses it. It is used in [`Shared`] while a process uses it.
 //!
@@ -55,6 +56,10 @@ pub(crate) enum LockOf {
     Description(u32),
 }
 
+/// A connection of this process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connection(*mut &'static dyn FileSystem);
+
 /// The state of this process.
 pub(crate) struct Process {
     /// The absolute path of the mount point, without `/` at its end.
@@ -69,8 +74,8 @@ pub(crate) struct Process {
     /// The descriptor of which those of the store are duplicates.
     pub(crate) placeholder: u32,
     pub(crate) backend: &'static dyn Backend,
-    /// The connection, or null. It lasts until the process ends, since threads of the backend use it. A child of a fork
-    /// leaves that of its parent as it is.
+    /// The connection, or null. It lasts until the process ends, also one that another one has followed, since threads of
+    /// the backend use it. A child of a fork leaves that of its parent as it is.
     fs: AtomicPtr<&'static dyn FileSystem>,
     connecting: Mutex<()>,
     pub(crate) gate: RwLock<()>,
@@ -237,6 +242,38 @@ impl Process {
         unsafe { self.fs.load(Acquire).as_ref() }.copied()
     }
 
+    /// The connection, to tell it from the one that follows it.
+    pub(crate) fn connection(&self) -> Connection {
+        Connection(self.fs.load(Acquire))
+    }
+
+    /// Leaves a connection by which a call has failed with `ENODEV`, since the service ends that of a process which was
+    /// stopped for long, and of all when it ends itself. The next call connects again.
+    ///
+    /// # Errors
+    /// `EIO` if changes are lost with the connection, `ENODEV` if it has not ended.
+    pub(crate) fn leave_connection(&self, used: Connection) -> Result<()> {
+        if used.0.is_null() || self.is_vfork_child() {
+            return Err(Errno::NODEV);
+        }
+        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(fs) = self.connected().filter(|_| self.connection() == used) else {
+            return Ok(()); // another thread was here
+        };
+        let left = match self.backend.finish(fs) {
+            Ok(()) => return Err(Errno::NODEV),
+            Err(Errno::NODEV) => Ok(()),
+            Err(_) => Err(Errno::IO),
+        };
+        self.fs.store(null_mut(), Release);
+        self.paths.clear();
+        // The next use of a description opens its file again.
+        self.files().for_each(|(_, number)| {
+            LOCAL[number as usize].fetch_and(!REFERS, AcqRel);
+        });
+        left
+    }
+
     /// The caller of calls on paths.
     pub(crate) fn cx(&self) -> Result<Caller> {
         // A child of `vfork` may have another user than its parent, and so may a thread.
@@ -379,8 +416,11 @@ impl Process {
     pub(crate) fn become_child(&self) {
         self.alive.store(kernel::process_id(), Relaxed);
         thread().id.store(0, Relaxed);
-        // The connection belongs to the parent: it is abandoned, not closed.
+        // The connection belongs to the parent, and ends with it: this process has nothing that keeps it open.
         self.fs.store(null_mut(), Release);
+        let is_shared = |fd: &u32| *fd == self.custodian.0 || !kernel::is_socket(*fd);
+        let sockets = crate::own::all().filter(|fd| !is_shared(fd));
+        sockets.for_each(crate::own::close);
         self.paths.clear();
         self.forget_credentials();
         self.files()
@@ -398,16 +438,17 @@ impl Process {
         });
     }
 
-    /// Opens a description for a file that the file system has open, and gives it a descriptor.
+    /// Opens a description for a file that the file system has open, of this number and generation, and gives it a
+    /// descriptor.
     pub(crate) fn open(
         &self,
-        ino: Ino,
+        inode: (Ino, u64),
         flags: u32,
         opened_as: Option<(Ino, &[u8])>,
     ) -> Result<u64> {
         let number = self
             .shared
-            .describe(ino, flags & !(libc::O_CLOEXEC as u32), opened_as)?;
+            .describe(inode, flags & !(libc::O_CLOEXEC as u32), opened_as)?;
         LOCAL[number as usize].store(1 | REFERS, Release);
         let fd = kernel::duplicate(self.placeholder, 0, flags & libc::O_CLOEXEC as u32 != 0);
         match fd {
@@ -524,9 +565,7 @@ impl Process {
             b"/dev/stdin" => return Some((self.file(0)?, b"")),
             b"/dev/stdout" => return Some((self.file(1)?, b"")),
             b"/dev/stderr" => return Some((self.file(2)?, b"")),
-            _ => [&b"/dev/fd/"[..], b"/proc/self/fd/"]
-                .iter()
-                .find_map(|place| path.strip_prefix(*place))?,
+            _ => of_descriptors(path)?,
         };
         let end = number.iter().position(|byte| *byte == b'/');
         let (number, rest) = number.split_at(end.unwrap_or(number.len()));
@@ -566,6 +605,24 @@ impl Process {
     /// The id of the process itself.
     fn id(&self) -> u32 {
         self.alive.load(Relaxed)
+    }
+}
+
+/// The rest of a path after the directory with the descriptors of this process.
+fn of_descriptors(path: &[u8]) -> Option<&[u8]> {
+    if let Some(number) = path.strip_prefix(b"/dev/fd/") {
+        return Some(number);
+    }
+    let below = path.strip_prefix(b"/proc/")?;
+    let slash = below.iter().position(|byte| *byte == b'/')?;
+    let (process, rest) = below.split_at(slash);
+    let number = std::str::from_utf8(process)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let is_own = || number == Some(kernel::process_id());
+    match process {
+        b"self" | b"thread-self" => rest.strip_prefix(b"/fd/"),
+        _ => rest.strip_prefix(b"/fd/").filter(|_| is_own()),
     }
 }
 

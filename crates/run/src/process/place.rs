@@ -113,6 +113,13 @@ impl Process {
         }
     }
 
+    /// Whether the kernel has the same working directory, on the mount.
+    pub(crate) fn kernel_is_in_working_directory(&self) -> bool {
+        let found = kernel::device_and_inode_of(c".").ok();
+        let own = self.mounted().zip(self.cwd());
+        own.is_some_and(|(device, ino)| found == Some((device, ino.0)))
+    }
+
     /// The working directory, for paths that are relative to it.
     pub(crate) fn working(&self) -> Working<'_> {
         match (self.cwd(), self.surroundings().outside.load(Relaxed)) {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -174,6 +175,58 @@ static void names(void)
     SHOW(rmdir("file"));
     SHOW(rmdir("dir/sub/."));
     SHOW(unlink("hard"));
+}
+
+/* A symbolic link with a slash after it is followed by calls that look, and not by those that change names. */
+static void slashes(void)
+{
+    SHOW(mkdir("target", 0755));
+    SHOW(symlink("target", "to"));
+    SHOW(symlink("missing", "dangling"));
+    SHOW(access("to/", F_OK));
+    SHOW(rmdir("to/"));
+    SHOW(unlink("to/"));
+    SHOW(rename("to/", "moved"));
+    SHOW(rename("target", "to/"));
+    SHOW(mkdir("to/", 0755));
+    SHOW(mkdir("dangling/", 0755));
+    SHOW(access("target", F_OK));
+    SHOW(rmdir("target/"));
+    SHOW(unlink("to"));
+    SHOW(unlink("dangling"));
+}
+
+static void controls(void)
+{
+    int value = 1;
+    int fd = open("controlled", O_RDWR | O_CREAT, 0644);
+    SHOW(write(fd, "0123456789", 10));
+    SHOW(ioctl(fd, FIONREAD, &value));
+    SHOW(value);
+    SHOW(lseek(fd, 3, SEEK_SET));
+    SHOW(ioctl(fd, FIONREAD, &value));
+    SHOW(value);
+    SHOW(ioctl(fd, FIONREAD, nowhere));
+    SHOW(ioctl(fd, FIONBIO, &(int){1}));
+    SHOW(fcntl(fd, F_GETFL));
+    SHOW(ioctl(fd, FIONBIO, &(int){0}));
+    SHOW(fcntl(fd, F_GETFL));
+    SHOW(ioctl(fd, TCGETS, nowhere));
+    char path[64], contents[16] = "";
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), fd);
+    int again = open(path, O_RDONLY);
+    SHOW(read(again, contents, sizeof contents));
+    SHOW(contents[0]);
+    SHOW(close(again));
+    snprintf(path, sizeof path, "/proc/thread-self/fd/%d", fd);
+    again = open(path, O_RDONLY);
+    SHOW(read(again, contents, sizeof contents));
+    SHOW(close(again));
+    SHOW(close(fd));
+    int dir = open(".", O_RDONLY);
+    SHOW(ioctl(dir, FIONREAD, &value));
+    SHOW(close(dir));
+    SHOW(unlink("controlled"));
 }
 
 static void attributes(void)
@@ -402,6 +455,8 @@ int main(int count, char **arguments)
     descriptors();
     contents();
     names();
+    slashes();
+    controls();
     attributes();
     directories(arguments[1]);
     threads();

@@ -487,6 +487,21 @@ static void pipes_with_names(void)
     pthread_join(thread, &result);
     SHOW((long)result >= 0);
 }
+/* A script sees the path by which it was called. */
+static void scripts(void)
+{
+    const char *text = "#!/bin/sh\necho \"$0\" \"$1\"\n";
+    int fd = open("script", O_CREAT | O_WRONLY, 0755);
+    SHOW(write(fd, text, strlen(text)));
+    SHOW(close(fd));
+    SHOW(mkdir("scripts", 0755));
+    SHOW(symlink("../script", "scripts/link"));
+    SHOW(spawned("./script one", NULL));
+    SHOW(spawned("cd scripts && ../script two && ./link three && PATH=.:$PATH link four", NULL));
+    SHOW(unlink("scripts/link"));
+    SHOW(rmdir("scripts"));
+    SHOW(unlink("script"));
+}
 
 int main(int count, char **arguments)
 {
@@ -508,7 +523,7 @@ int main(int count, char **arguments)
         {"signals_at_fork", signals_at_fork}, {"users", users},
         {"on_other_stack", on_other_stack}, {"locks", locks}, {"locks_at_exec", locks_at_exec},
         {"crossed_locks", crossed_locks}, {"buffers", buffers},
-        {"messages", messages}, {"pipes_with_names", pipes_with_names},
+        {"scripts", scripts}, {"messages", messages}, {"pipes_with_names", pipes_with_names},
     };
     for (unsigned n = 0; n < sizeof parts / sizeof *parts; n++)
         if (chdir(arguments[1]) == 0 && strcmp(arguments[2], parts[n].name) == 0) {

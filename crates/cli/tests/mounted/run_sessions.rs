@@ -1,0 +1,118 @@
+//! Sessions of programs under `selvedge run`: they end with their process, and a process that has lost its own gets
+//! another one.
+
+use crate::fixture::{selvedge, stderr, stdout};
+use crate::run::{library, shell};
+use crate::serve::{end, served, socket};
+
+/// A program that was stopped for longer than the lease of its session goes on, and learns of lost changes.
+#[test]
+fn a_stopped_program_goes_on() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        cd "$1" && python3 - <<'END'
+import os, subprocess, time
+
+def stop(after, wait):
+    pid = os.getpid()
+    text = f'sleep {after}; kill -STOP {pid}; sleep 12; kill -CONT {pid}'
+    child = subprocess.Popen(['sh', '-c', text], cwd='/')
+    if wait:
+        child.wait()
+    return child
+
+kept = open('kept', 'w')
+kept.write('one')
+kept.flush()
+stop(0, True)
+kept.write(' two')
+kept.flush()
+print(open('kept').read())
+open('new', 'w').write('text')
+print(sorted(os.listdir('.')))
+os.mkdir('all')
+child, made, errors = stop(0.3, False), [], []
+while child.poll() is None:
+    name = f'all/{len(made)}'
+    try:
+        os.mkdir(name)
+        made.append(name)
+    except OSError as error:
+        errors.append(error.errno)
+    time.sleep(0.0005)
+missing = [name for name in made if not os.path.isdir(name)]
+print(bool(missing) == bool(errors), set(errors) <= {5}, len(errors) < 2)
+END
+    "#;
+    let output = shell(&place, &[], script);
+    let expected = "one two\n['kept', 'new']\nTrue True True\n";
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+    end(&place, server);
+}
+
+/// The session of a process ends with it, though a child goes on: others get its locks at once.
+#[test]
+fn a_child_keeps_no_session_of_its_parent() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        cd / && python3 - "$1/file" <<'END'
+import os, sys
+
+def sockets():
+    paths = [f'/proc/self/fd/{fd}' for fd in os.listdir('/proc/self/fd')]
+    return sum(os.path.exists(path) and os.readlink(path).startswith('socket') for path in paths)
+
+before = sockets()
+file = open(sys.argv[1], 'w')
+print(sockets() > before)
+if os.fork() == 0:
+    print(sockets() == before)
+    file.write('text')
+    file.close()
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+END
+        cat "$1/file"
+    "#;
+    let output = shell(&place, &[], script);
+    let mut lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["True", "True", "text"], "{}", stderr(&output));
+    end(&place, server);
+}
+
+/// A process that has not used its descriptor of a removed file does not write into the one that got its number.
+#[test]
+fn a_descriptor_does_not_lead_to_another_file() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        go=$(mktemp -u) && mkfifo "$go" && cd "$1" && mkdir d
+        bash -c 'read line <"$0"; exec date' "$go" >out 2>/dev/null &
+        sh -c 'rm out; for n in $(seq 200); do echo kept >d/$n; done'
+        echo >"$go"
+        wait
+        rm "$go"
+        grep -L '^kept' d/*
+        echo done
+    "#;
+    let output = shell(&place, &[], script);
+    assert_eq!(stdout(&output), "done\n", "{}", stderr(&output));
+    end(&place, server);
+}
+
+#[test]
+fn a_run_inside_of_a_run_is_refused() {
+    let (place, server) = served(&[]);
+    let inner = selvedge().get_program().to_owned().into_string().unwrap();
+    let script = format!(
+        "mkdir \"$1/inner\" && {inner} run --no-mount --store {} --at \"$1/inner\" --library {} true",
+        socket(&place),
+        library().display(),
+    );
+    let output = shell(&place, &["--no-mount"], &script);
+    let text = stderr(&output);
+    assert!(text.contains("a program of another run"), "{text}");
+    assert!(!output.status.success());
+    end(&place, server);
+}
