@@ -92,8 +92,6 @@ pub(crate) struct Thread {
     stack: AtomicU64,
     /// The descriptors of a child of `vfork`: an address of a table like [`FDS`], or 0.
     pub(crate) fds: AtomicU64,
-    /// A table for children of `vfork`, or 0.
-    pub(crate) spare: AtomicU64,
     /// The blocked signals before `pending` arrived.
     pub(crate) mask: AtomicU64,
     /// The memory for the environment of an `execve`, or 0.

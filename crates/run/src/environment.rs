@@ -3,6 +3,7 @@
 use crate::kernel::{self, Result};
 use crate::loaders::Loads;
 use crate::process::{Process, Start};
+use crate::shared::Shared;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use vfs::Ino;
@@ -18,6 +19,12 @@ pub(crate) const AT: &str = "SELVEDGE_RUN_AT";
 pub(crate) const STORE: &str = "SELVEDGE_RUN_STORE";
 pub(crate) const STATE: &str = "SELVEDGE_RUN_STATE";
 pub(crate) const LIBRARY: &str = "SELVEDGE_RUN_LIBRARY";
+
+/// The version that the command and the library must have in common, at the start of the state.
+pub(crate) fn version() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version}/{}", size_of::<Shared>())
+}
 
 /// The descriptors that stay open at `execve`, and the descriptions that the process stops using.
 pub(crate) struct Passed {
@@ -123,8 +130,12 @@ pub(crate) fn strings(
         .collect();
     let libraries = [own, &others[..]].concat().join(&b':');
     let mut state = format!(
-        "{} {} {} {}",
-        process.memory, process.placeholder, process.custodian.0, passed.cwd
+        "{} {} {} {} {}",
+        version(),
+        process.memory,
+        process.placeholder,
+        process.custodian.0,
+        passed.cwd
     );
     for (fd, number) in &passed.files {
         let _ = write!(state, " {fd}:{number}");
@@ -152,6 +163,12 @@ pub(crate) fn start() -> Option<(Start, Vec<u32>)> {
     let at = std::env::var_os(AT)?.into_vec();
     let state = text(STATE)?;
     let mut words = state.split(' ');
+    if words.next()? != version() {
+        eprintln!(
+            "selvedge run: the library is not of the same version as the command; calls go to the kernel"
+        );
+        return None;
+    }
     let mut number = || words.next()?.parse::<u64>().ok();
     let (memory, placeholder) = (number()? as u32, number()? as u32);
     let (custodian, cwd) = (number()? as u32, number()?);

@@ -1,7 +1,7 @@
 //! Prepares a command for this library.
 
 use crate::custody;
-use crate::environment::{AT, LIBRARY, STATE, STORE};
+use crate::environment::{AT, LIBRARY, STATE, STORE, version};
 use crate::loaders::{self, Loads};
 use crate::shared::{Reason, Shared};
 use rustix::fs::{
@@ -148,7 +148,7 @@ impl Prepared {
             preload.push(others);
         }
         let fds = [&memory, &placeholder, &custodian.socket].map(AsRawFd::as_raw_fd);
-        let state = format!("{} {} {} 0", fds[0], fds[1], fds[2]);
+        let state = format!("{} {} {} {} 0", version(), fds[0], fds[1], fds[2]);
         let mut command = Command::new(&options.program);
         command
             .args(&options.arguments)

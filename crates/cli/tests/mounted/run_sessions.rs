@@ -101,6 +101,30 @@ fn a_descriptor_does_not_lead_to_another_file() {
     end(&place, server);
 }
 
+/// Children that share the memory leave no references to their working directories: numbers of inodes come back.
+#[test]
+fn directories_of_children_are_freed() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        cd "$1" && python3 - <<'END'
+import os, subprocess
+
+numbers = set()
+for _ in range(300):
+    os.mkdir('job')
+    numbers.add(os.stat('job').st_ino)
+    try:
+        subprocess.run(['/none'], cwd='job')
+    except FileNotFoundError:
+        os.rmdir('job')
+print(len(numbers) < 250)
+END
+    "#;
+    let output = shell(&place, &[], script);
+    assert_eq!(stdout(&output), "True\n", "{}", stderr(&output));
+    end(&place, server);
+}
+
 #[test]
 fn a_run_inside_of_a_run_is_refused() {
     let (place, server) = served(&[]);

@@ -76,11 +76,15 @@ impl Process {
 
     /// Sets the working directory; the caller passes a reference to it.
     pub(crate) fn set_cwd(&self, ino: Option<Ino>) {
-        let is_own = thread().fds.load(Relaxed) == 0; // otherwise the parent of `vfork` has it
-        let old = self.cwd().filter(|old| *old != Ino::ROOT && is_own);
+        let old = self.cwd();
         self.set_cwd_number(ino.map_or(0, |ino| ino.0));
-        if let (Some(old), Some(fs)) = (old, self.connected()) {
-            fs.forget(old, 1);
+        // The parent of `vfork` has the old one, and does not learn of the new one.
+        let lost = match thread().fds.load(Relaxed) {
+            0 => old,
+            _ => ino,
+        };
+        if let (Some(lost), Some(fs)) = (lost.filter(|ino| *ino != Ino::ROOT), self.connected()) {
+            fs.forget(lost, 1);
         }
     }
 

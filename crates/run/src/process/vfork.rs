@@ -11,34 +11,47 @@ use super::{LOCAL, Process, REFERS, table};
 use crate::abi::{FD_LIMIT, OWN, thread};
 use crate::kernel::{self, Result};
 use std::sync::atomic::{
-    AtomicU32,
+    AtomicU32, AtomicU64,
     Ordering::{AcqRel, Relaxed, Release},
 };
+
+/// Bytes of a table.
+const TABLE: u64 = size_of::<[AtomicU32; FD_LIMIT]>() as u64;
+
+/// A zeroed table of descriptors that no thread uses, or 0. So threads that end leave none.
+static SPARE: AtomicU64 = AtomicU64::new(0);
+
+/// The address of a zeroed table.
+fn take_table() -> Result<u64> {
+    match SPARE.swap(0, AcqRel) {
+        0 => {
+            let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            kernel::result(unsafe {
+                crate::raw::syscall(libc::SYS_mmap, [0, TABLE, 3, flags, u64::MAX, 0])
+            })
+        }
+        spare => Ok(spare),
+    }
+}
+
+fn give_back_table(table: u64) {
+    if SPARE.compare_exchange(0, table, AcqRel, Relaxed).is_err() {
+        // SAFETY: the mapping of `take_table`, which nobody uses any more.
+        let _ = unsafe { crate::raw::syscall(libc::SYS_munmap, [table, TABLE, 0, 0, 0, 0]) };
+    }
+}
 
 impl Process {
     /// Prepares a table of descriptors for a child of `vfork`.
     pub(crate) fn before_vfork(&self) -> Result<()> {
         kernel::thread_id(); // in this memory, before the child looks there
         let thread = thread();
-        let mut spare = thread.spare.load(Relaxed);
-        if spare == 0 {
-            let size = size_of::<[AtomicU32; FD_LIMIT]>() as u64;
-            let args = [
-                0,
-                size,
-                3,
-                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
-                u64::MAX,
-                0,
-            ];
-            // SAFETY: a new mapping at an address of the kernel's choice.
-            spare = kernel::result(unsafe { crate::raw::syscall(libc::SYS_mmap, args) })?;
-            thread.spare.store(spare, Relaxed);
-        }
+        let spare = take_table()?;
         if self.files().next().is_some() {
             let _ = self.fs(); // the child needs it for descriptors; its paths lead to the mount as well
         }
-        // SAFETY: the mapping has this size and is zeroed, or was left by an earlier child; it stays.
+        // SAFETY: the mapping has this size and is zeroed; it stays until the end of the child.
         let copy = unsafe { &*(spare as *const [AtomicU32; FD_LIMIT]) };
         // Other threads may close descriptors later, before the kernel copies them: see `is_placeholder`.
         let unchanged = self.changes_descriptors();
@@ -62,7 +75,8 @@ impl Process {
     /// Ends the work for a child of `vfork`, if this thread had one and continues.
     pub(crate) fn after_vfork(&self) {
         let thread = thread();
-        if thread.fds.load(Relaxed) == 0 || self.is_vfork_child() {
+        let used = thread.fds.load(Relaxed);
+        if used == 0 || self.is_vfork_child() {
             return;
         }
         let left: Vec<(u32, u32)> = self.files().collect();
@@ -74,6 +88,7 @@ impl Process {
             table()[fd as usize].store(0, Relaxed);
         }
         thread.fds.store(0, Release);
+        give_back_table(used);
     }
 
     /// Whether a child can share the memory: it could neither connect nor use the mount otherwise.
