@@ -132,15 +132,7 @@ impl Nodes {
         shard.get(&ino.0).map(|entry| Arc::clone(&entry.node))
     }
 
-    /// The node with a number, with a reference for the caller.
-    pub(crate) fn referenced(&self, ino: Ino) -> Option<Arc<Node>> {
-        let mut shard = self.shard(ino);
-        let entry = shard.get_mut(&ino.0)?;
-        entry.uses.change(Uses::REF);
-        Some(Arc::clone(&entry.node))
-    }
-
-    /// The same, of one that `read` makes if it is not there.
+    /// The node with a number, with a reference for the caller; of one that `read` makes if it is not there.
     pub(crate) fn referenced_or(
         &self,
         ino: Ino,

@@ -164,11 +164,11 @@ impl<P: Pmem> Volume<P> {
 
     /// The same, with a reference for the caller.
     pub(crate) fn referenced(&self, ino: Ino) -> Res<Arc<Node>> {
-        if let Some(node) = self.nodes.referenced(ino) {
-            return Ok(node);
-        }
-        self.inode_there(ino)?.ok_or(Errno::STALE)?;
-        self.obtain(ino)
+        // Under the lock of the shard: the inode cannot be freed between the look and the use.
+        self.nodes.referenced_or(ino, || {
+            let inode = self.inode_there(ino)?.ok_or(Errno::STALE)?;
+            self.stored_node(ino, &inode)
+        })
     }
 
     /// The inode on the medium with a number that may have none.
@@ -189,12 +189,15 @@ impl<P: Pmem> Volume<P> {
     /// Takes a reference to an inode that a dentry names. The directory is locked.
     pub(crate) fn obtain(&self, ino: Ino) -> Res<Arc<Node>> {
         self.nodes.referenced_or(ino, || {
-            let line = Line(ino.0);
-            let inode = self.space.inode(line)?;
-            let state = State::stored(&inode, line, self.space.is_after_crash);
-            let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} is damaged")))?;
-            Ok(Node::new(ino, state))
+            let inode = self.space.inode(Line(ino.0))?;
+            self.stored_node(ino, &inode)
         })
+    }
+
+    fn stored_node(&self, ino: Ino, inode: &Inode) -> Res<Arc<Node>> {
+        let state = State::stored(inode, Line(ino.0), self.space.is_after_crash);
+        let state = state.ok_or_else(|| corrupt(format_args!("inode {ino} is damaged")))?;
+        Ok(Node::new(ino, state))
     }
 
     /// The stored inodes without a name that are still referenced.
