@@ -42,6 +42,8 @@ pub(crate) struct Promise {
     pub times_atomic: bool,
     /// Whether nothing is promised but the order that a program requests.
     pub only_order: bool,
+    /// Whether each block of data changes as a whole.
+    pub whole_blocks: bool,
 }
 
 /// The kind of recovered state that is allowed.
@@ -81,6 +83,7 @@ impl Promise {
             at_return: g.durable == Durability::AtReturn,
             times_atomic: g.times_atomic,
             only_order: g.durable == Durability::None,
+            whole_blocks: g.data_atomic >= Atomicity::Block,
         }
     }
 

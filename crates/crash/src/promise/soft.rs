@@ -9,7 +9,8 @@
 //!   it was missing in one of them (U1, U4).
 //! - S2. Generation, kind, owner, mode, times, attributes and target are each those of an allowed
 //!   state. The size lies between the least and the greatest.
-//! - S3. Each byte of data is that of an allowed state, zero where there was none (U2).
+//! - S3. Each byte of data is that of an allowed state, zero where there was none (U2). If blocks
+//!   change as a whole, all bytes of a block are those of one state.
 //! - S4. The link count is at least the number of names (U3).
 //! - S5. A file that had a name in all allowed states, or since it was synced, has one (U4, U5).
 //! - S6. A directory has at most two names (U4).
@@ -19,10 +20,16 @@ use crate::handles::FileId;
 use crate::past::Known;
 use crate::world::{Inode, PIECE, Pieces, World};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use vfs::{Attr, FileSystem, FileType, Ino, Timestamp};
 
 pub(super) fn judge(window: &Window<'_>, fs: &dyn FileSystem) -> Result<(), String> {
+    let block_bytes = match window.promise.whole_blocks {
+        true => Some(fs.statfs().map_err(|e| format!("statfs: {e}"))?.block_bytes),
+        false => None,
+    };
     let allowed = Allowed {
+        block_bytes: block_bytes.map(u64::from),
         states: window.past.iter().map(|past| &past.known).collect(),
         floors: window.floors,
         newest: window.newest,
@@ -36,6 +43,8 @@ struct Allowed<'a> {
     states: Vec<&'a Known>,
     floors: &'a Floors,
     newest: usize,
+    /// Bytes of the blocks that change as a whole.
+    block_bytes: Option<u64>,
 }
 
 /// One file in the states in which it may be found.
@@ -67,6 +76,7 @@ impl Allowed<'_> {
             let mut fits = |candidate: &Candidate<'_>| {
                 let fit = candidate
                     .fits(inode)
+                    .and_then(|()| candidate.blocks_fit(inode, self.block_bytes))
                     .and_then(|()| self.names_fit(candidate, *ino, seen));
                 match fit {
                     Ok(()) => true,
@@ -206,6 +216,29 @@ impl Candidate<'_> {
         bytes_fit(&seen.data, &data, self.born)
     }
 
+    /// The second part of S3. A size that is older or newer than a block hides a part of it.
+    fn blocks_fit(&self, seen: &Inode, block_bytes: Option<u64>) -> Result<(), String> {
+        let Some(bytes) = block_bytes else {
+            return Ok(());
+        };
+        let none = Pieces::new();
+        let then = self.forms.iter().map(|(_, inode)| &inode.data);
+        let then: Vec<&Pieces> = then.chain(self.born.then_some(&none)).collect();
+        let size = seen.attr.size;
+        let pieces = then.iter().flat_map(|then| then.keys());
+        let blocks: BTreeSet<u64> = pieces.map(|piece| piece * PIECE / bytes).collect();
+        let mut blocks = blocks.into_iter().filter(|block| block * bytes < size);
+        let torn = blocks.find(|block| {
+            let range = block * bytes..size.min((block + 1) * bytes);
+            let now = bytes_of(&seen.data, range.clone());
+            !then.iter().any(|then| bytes_of(then, range.clone()) == now)
+        });
+        match torn {
+            None => Ok(()),
+            Some(block) => Err(format!("block {block} of its data is of several states")),
+        }
+    }
+
     fn times_fit(&self, seen: &Attr) -> Result<(), String> {
         let is = |what: &str, of: fn(&Attr) -> Timestamp| {
             let mut timed = self.timed.iter();
@@ -218,6 +251,17 @@ impl Candidate<'_> {
         is("mtime", |a| a.mtime)?;
         is("ctime", |a| a.ctime)
     }
+}
+
+/// The bytes of a range, which starts at a piece.
+fn bytes_of(pieces: &Pieces, range: Range<u64>) -> Vec<u8> {
+    let zeros = vec![0; PIECE as usize];
+    let numbers = range.start / PIECE..range.end.div_ceil(PIECE);
+    let mut bytes: Vec<u8> = numbers
+        .flat_map(|number| pieces.get(&number).unwrap_or(&zeros).iter().copied())
+        .collect();
+    bytes.truncate((range.end - range.start) as usize);
+    bytes
 }
 
 /// Whether each byte is as in one of `then`, or zero if `born`.

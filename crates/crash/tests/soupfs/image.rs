@@ -31,7 +31,8 @@ const FILES: &str = "create a 644\nwrite a 0 9000 1\nmkdir d 755\ncreate d/b 644
                      create d/a-name-that-is-too-long-for-its-dentry-and-needs-lines 644\nsync\n";
 const CHANGES: &str = "unlink a\ncreate c 644\nwrite c 0 100 2\nunlink d/b\n\
                        rename d/a-name-that-is-too-long-for-its-dentry-and-needs-lines e replace\n\
-                       write e 0 100 3\n";
+                       write e 0 100 3\n\
+                       create d/another-name-that-is-too-long-for-its-dentry-and-needs-lines 644\n";
 
 /// Names that are made after a kill. Some come after those of the server in their chain.
 const LATER: [&str; 6] = ["f", "g", "h", "i", "j", "k"];

@@ -15,6 +15,7 @@ mod triples;
 use bounds::bound;
 use crash::program::explore_all;
 use crash::{Options, Outcome, PersistModel, Schedule, explore};
+use oracle::script::{Script, generate};
 use soupfs::{Mode, SoupSystem};
 
 /// In place, and copied on write.
@@ -233,7 +234,13 @@ fn several_persisters_share_each_round() {
     });
 }
 
-/// A sync is several rounds, each with one inode or one name.
+/// A script as text with long names and large device numbers.
+fn stretched(script: &str) -> String {
+    let script: Script = script.parse().expect("it is a script");
+    generate::stretched(&script).to_string()
+}
+
+/// A sync is several rounds, each with one inode or one name. Names have several lines here.
 #[test]
 fn rounds_in_portions() {
     let system = SoupSystem {
@@ -242,7 +249,7 @@ fn rounds_in_portions() {
     };
     holds_in(&[system], |options| Options {
         ops: 0,
-        scripts: scripts::all(),
+        scripts: scripts::all().iter().map(|s| stretched(s)).collect(),
         schedules: bound(vec![Schedule::Sync], MORE_SCHEDULES.to_vec()),
         random_scripts: bound(1, 4),
         random_len: bound(40, 200),

@@ -30,12 +30,14 @@ fn names(fs: &dyn FileSystem, dir: Ino) -> BTreeSet<Vec<u8>> {
     names
 }
 
-/// Makes and removes names of a pool of `pool`, with a sync after `period` calls on average.
+/// Makes and removes names of a pool of `pool`, with a sync after `period` calls on average. At the
+/// end the directory is removed, and no page is lost.
 fn churn(seed: u64, pool: usize, period: u32) {
     let pm = Arc::new(MemoryPmem::new(64 << 20));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
     let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
-    let (cx, root) = (Ctx::root(), Ino::ROOT);
+    let cx = Ctx::root();
+    let dir = fs.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut wanted = BTreeSet::new();
     for round in 0..6 {
@@ -44,37 +46,44 @@ fn churn(seed: u64, pool: usize, period: u32) {
         for _ in 0..pool {
             let name = format!("name {}", rng.usize(..pool)).into_bytes();
             if rng.u32(..10) < makes {
-                if let Ok(made) = fs.create(&cx, root, &name, 0o644) {
+                if let Ok(made) = fs.create(&cx, dir, &name, 0o644) {
                     fs.forget(made.ino, 1);
                 }
                 wanted.insert(name);
             } else {
-                assert_eq!(fs.unlink(&cx, root, &name).is_ok(), wanted.remove(&name));
+                assert_eq!(fs.unlink(&cx, dir, &name).is_ok(), wanted.remove(&name));
             }
             if rng.u32(..period) == 0 {
                 fs.sync().unwrap();
             }
         }
-        assert_eq!(names(&fs, root), wanted, "seed {seed}, round {round}");
+        assert_eq!(names(&fs, dir), wanted, "seed {seed}, round {round}");
         fs.sync().unwrap();
         assert_eq!(
-            names(&fs, root),
+            names(&fs, dir),
             wanted,
             "seed {seed}, round {round}, synced"
         );
         for name in &wanted {
-            let found = fs.lookup(&cx, root, name).unwrap();
+            let found = fs.lookup(&cx, dir, name).unwrap();
             fs.forget(found.ino, 1);
         }
         let report = check(&*pm);
         assert!(report.is_clean(), "{report:?}");
         let again = crate::open(Arc::clone(&pm), options(true)).unwrap();
         assert_eq!(
-            names(&again, root),
+            names(&again, dir),
             wanted,
             "seed {seed}, round {round}, mounted again"
         );
     }
+    for name in &wanted {
+        fs.unlink(&cx, dir, name).unwrap();
+    }
+    fs.rmdir(&cx, Ino::ROOT, b"dir").unwrap();
+    fs.forget(dir, 1);
+    fs.close().unwrap();
+    assert_eq!(check(&*pm).findings, [], "seed {seed}, removed");
 }
 
 #[test]
@@ -178,4 +187,70 @@ fn a_removed_directory_is_not_found_by_its_number() {
     assert_eq!(fs.getattr(&cx, dir).unwrap_err(), Errno::STALE);
     fs.sync().unwrap();
     assert_eq!(check(&*pm).findings, []);
+}
+
+/// A caller takes a part of a listing: what it refuses is not in use.
+#[test]
+fn an_entry_that_a_caller_refuses_is_freed_with_its_name() {
+    let pm = Arc::new(MemoryPmem::new(4 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
+    let (cx, root) = (Ctx::root(), Ino::ROOT);
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        let made = fs.create(&cx, root, name.as_bytes(), 0o644).unwrap();
+        fs.forget(made.ino, 1);
+    }
+    fs.sync().unwrap();
+    for most in 0..5 {
+        let mut taken = Vec::new();
+        fs.readdirplus(&cx, root, Cookie(0), &mut |entry, _| {
+            let is_dot = entry.name.starts_with(b".");
+            let accepted = is_dot || taken.len() < most;
+            if accepted && !is_dot {
+                taken.push(entry.ino);
+            }
+            accepted
+        })
+        .unwrap();
+        assert_eq!(taken.len(), most.min(names.len()));
+        taken.into_iter().for_each(|ino| fs.forget(ino, 1));
+    }
+    for name in names {
+        fs.unlink(&cx, root, name.as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert_eq!(check(&*pm).findings, []);
+}
+
+/// The medium has links of the latest view of each server that was killed.
+#[test]
+fn removals_that_a_kill_has_lost_can_be_made_again() {
+    for seed in 0..10 {
+        let pm = Arc::new(MemoryPmem::new(1 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let (cx, root) = (Ctx::root(), Ino::ROOT);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let name = |n: u32| format!("{seed} {n}").into_bytes();
+        let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
+        for n in 0..20 {
+            fs.mkdir(&cx, root, &name(n), 0o755).unwrap();
+        }
+        fs.sync().unwrap();
+        drop(fs);
+        for life in 0..6 {
+            let fs = crate::open(Arc::clone(&pm), options(false)).unwrap();
+            let mut wanted: BTreeSet<_> = (0..20).map(name).collect();
+            assert_eq!(names(&fs, root), wanted, "seed {seed}, life {life}");
+            let mut order: Vec<u32> = (0..20).collect();
+            rng.shuffle(&mut order);
+            for n in order.into_iter().skip(life) {
+                fs.rmdir(&cx, root, &name(n)).unwrap();
+                wanted.remove(&name(n));
+                assert_eq!(names(&fs, root), wanted, "seed {seed}, life {life}");
+            }
+            // As after a kill: no round has run.
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use vfs::check::Severity;
-use vfs::{Attr, Ctx, Errno, FileSystem, Ino, Name, NewNode, RenameFlags};
+use vfs::{Attr, Ctx, Errno, FileSystem, Ino, Name, NewNode, RenameFlags, SetAttr};
 
 /// A file system whose persister works at `fsync` and `sync` only.
 struct Place {
@@ -130,6 +130,55 @@ fn a_moved_directory_above_an_old_file_comes_along() {
     place.leaves(&[("b/a/file", Some("new")), ("a", None)]);
 }
 
+/// The directories between them have no changes, and had none in this mount.
+#[test]
+fn a_directory_that_moved_far_above_an_old_file_comes_along() {
+    let mut place = Place::new();
+    let a = place.dir(Ino::ROOT, "a");
+    let below = place.dir(place.dir(a, "below"), "deep");
+    place.file(below, "file", "old");
+    place.fs.close().unwrap();
+    place.fs = crate::open(Arc::clone(&place.pm), options(false)).unwrap();
+    let file = find(&place.fs, "a/below/deep/file").unwrap().ino;
+    place.rename((Ino::ROOT, "a"), (Ino::ROOT, "b"));
+    place.fs.write(&place.cx, file, 0, b"new").unwrap();
+    place.fsync(file);
+    place.leaves(&[("b/below/deep/file", Some("new")), ("a", None)]);
+}
+
+/// Otherwise the new name would be open to those that had access before.
+#[test]
+fn the_rights_of_a_directory_come_along_with_a_new_name() {
+    let unset = SetAttr::default();
+    let changes = [
+        SetAttr {
+            perm: Some(0o700),
+            ..unset
+        },
+        SetAttr {
+            uid: Some(7),
+            ..unset
+        },
+        SetAttr {
+            gid: Some(8),
+            ..unset
+        },
+    ];
+    for set in changes {
+        let place = Place::new();
+        let dir = place.dir(Ino::ROOT, "dir");
+        place.fs.sync().unwrap();
+        place.fs.setattr(&place.cx, dir, &set).unwrap();
+        let file = place.file(dir, "file", "secret");
+        place.fsync(file);
+        let fs = crate::open(Arc::clone(&place.pm), options(true)).unwrap();
+        let rights = |attr: Attr| (attr.perm, attr.uid, attr.gid);
+        let wanted = place.fs.getattr(&place.cx, dir).unwrap();
+        assert_eq!(find(&fs, "dir").map(rights), Ok(rights(wanted)));
+        assert!(find(&fs, "dir/file").is_ok());
+    }
+}
+
 #[test]
 fn a_renamed_file_loses_its_old_name() {
     let place = Place::new();
@@ -154,6 +203,15 @@ fn a_directory_makes_its_names_persistent() {
         ("dir/two", Some("2")),
         ("other", None),
     ]);
+    let (fs, cx) = (&place.fs, &place.cx);
+    fs.unlink(cx, dir, b"one").unwrap();
+    place.rename((dir, "two"), (dir, "moved"));
+    fs.fsyncdir(cx, dir, false).unwrap();
+    place.leaves(&[
+        ("dir/one", None),
+        ("dir/two", None),
+        ("dir/moved", Some("2")),
+    ]);
 }
 
 #[test]
@@ -171,6 +229,29 @@ fn with_the_option_sync_each_call_is_persistent() {
     place.leaves(&[("file", Some("text more")), ("dir/file", None)]);
     place.fs.unlink(&place.cx, Ino::ROOT, b"file").unwrap();
     place.leaves(&[("file", None)]);
+}
+
+/// A round before the end of the call frees memory for it. The pages of a file without a name are
+/// free only after a round that follows its last use.
+#[test]
+fn with_the_option_sync_a_call_that_needs_freed_memory_is_persistent() {
+    let place = Place::with(MountOptions {
+        sync: true,
+        ..options(false)
+    });
+    let (fs, cx) = (&place.fs, &place.cx);
+    let file = place.file(Ino::ROOT, "file", "old");
+    let large = place.file(Ino::ROOT, "large", "");
+    let pages = fs.statfs().unwrap().blocks_free - 20;
+    fs.write(cx, large, 0, &vec![1; pages as usize * 4096])
+        .unwrap();
+    fs.unlink(cx, Ino::ROOT, b"large").unwrap();
+    let free = fs.statfs().unwrap().blocks_free;
+    assert!(free < 20);
+    fs.forget(large, 1);
+    let text = "x".repeat(30 * 4096);
+    fs.write(cx, file, 0, text.as_bytes()).unwrap();
+    place.leaves(&[("file", Some(&text)), ("large", None)]);
 }
 
 /// The fences of a sync after a file had that many names and lost all of them.

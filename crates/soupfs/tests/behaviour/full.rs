@@ -231,3 +231,108 @@ fn free_blocks_are_those_that_can_be_written() {
         "{written} of {free:?}"
     );
 }
+
+/// Leaves fewer pages than a write far out needs for its block and nodes.
+#[test]
+fn a_write_that_fails_for_want_of_nodes_takes_no_page() {
+    for mode in Mode::ALL {
+        let (_, fs) = made(1 << 20, mode);
+        let (cx, file, far) = (Ctx::root(), create(&fs, "f"), create(&fs, "far"));
+        let free = || fs.statfs().unwrap().blocks_free;
+        let mut at = 0;
+        while free() > 3 {
+            fs.write(&cx, file, at, &[1; PAGE as usize]).unwrap();
+            fs.sync().unwrap();
+            at += PAGE;
+        }
+        let before = fs.statfs().unwrap();
+        assert!(before.blocks_free > 0);
+        for _ in 0..3 {
+            let full = fs.write(&cx, far, 1 << 50, &[1; 8]);
+            assert_eq!(full, Err(Errno::NOSPC));
+            assert_eq!(fs.statfs().unwrap(), before, "{mode}");
+        }
+        fs.write(&cx, file, at, &[1; PAGE as usize]).unwrap();
+        fs.close().unwrap();
+    }
+}
+
+/// No round sees these files.
+#[test]
+fn a_file_that_was_never_stored_gives_back_all_its_memory() {
+    let (pm, fs) = made(4 << 20, Mode::default());
+    let cx = Ctx::root();
+    fs.sync().unwrap();
+    let before = fs.statfs().unwrap();
+    let ends: [fn(&Fs, Ino); 4] = [
+        |_, _| {},
+        |fs, file| resize(fs, file, 0),
+        |fs, file| resize(fs, file, 100),
+        |fs, file| {
+            let hole = Fallocate::PunchHole;
+            fs.fallocate(&Ctx::root(), file, hole, 0, 1 << 41).unwrap();
+        },
+    ];
+    for (n, end) in ends.into_iter().enumerate() {
+        let file = create(&fs, "f");
+        for off in [0, 3 << 20, 1 << 40] {
+            fs.write(&cx, file, off, &[1; 5000]).unwrap();
+        }
+        fs.setxattr(&cx, file, b"user.a", b"b", vfs::XattrMode::Set)
+            .unwrap();
+        end(&fs, file);
+        fs.unlink(&cx, Ino::ROOT, b"f").unwrap();
+        fs.forget(file, 1);
+        assert_eq!(fs.statfs().unwrap(), before, "end {n}");
+    }
+    fs.close().unwrap();
+    assert_eq!(check(&*pm).findings, []);
+}
+
+#[test]
+fn a_page_that_becomes_free_has_room_for_names() {
+    let (pm, fs) = made(1 << 20, Mode::default());
+    let (cx, file) = (Ctx::root(), create(&fs, "f"));
+    let all = (0..).find(|n| fs.write(&cx, file, n * PAGE, &[1; PAGE as usize]).is_err());
+    assert!(all > Some(100));
+    let name = |n: u32| format!("name {n}").into_bytes();
+    let make = |n| fs.create(&cx, Ino::ROOT, &name(n), 0o644);
+    let last = (0..).find(|n| make(*n).is_err()).unwrap();
+    resize(&fs, file, 0);
+    fs.sync().unwrap();
+    make(last).unwrap();
+    fs.close().unwrap();
+    assert_eq!(check(&*pm).findings, []);
+}
+
+/// The tree has a node already, and gets higher. Each number of free pages is tried: a write succeeds
+/// only if there are pages for its nodes, too.
+#[test]
+fn a_tree_that_gets_higher_with_the_last_pages_is_stored() {
+    let mut done = 0;
+    for (left, height) in (0..10).flat_map(|left| (1..4).map(move |height| (left, height))) {
+        let (pm, fs) = made(1 << 20, Mode::ALL[left as usize % 2]);
+        let (cx, file, other) = (Ctx::root(), create(&fs, "f"), create(&fs, "other"));
+        fs.write(&cx, file, 0, b"first").unwrap();
+        let mut at = 0;
+        while fs.statfs().unwrap().blocks_free > left {
+            fs.write(&cx, other, at, &[1; PAGE as usize]).unwrap();
+            fs.sync().unwrap();
+            at += PAGE;
+        }
+        let far = PAGE << (9 * height);
+        let written = fs.write(&cx, file, far, b"last");
+        assert_eq!(fs.close(), Ok(()), "{left} pages, {height} levels");
+        assert_eq!(check(&*pm).findings, []);
+        let fs = open(&pm, Mode::default());
+        let mut bytes = *b".....";
+        if written.is_ok() {
+            fs.read(&cx, file, far, &mut bytes).unwrap();
+            assert_eq!(&bytes[..4], b"last");
+            done += 1;
+        }
+        fs.read(&cx, file, 0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"first");
+    }
+    assert!((5..25).contains(&done), "{done} writes succeeded");
+}

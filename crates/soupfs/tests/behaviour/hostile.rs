@@ -6,8 +6,10 @@ mod workload;
 
 use fastrand::Rng;
 use medium::{Budget, MemoryPmem, Pmem};
-use soupfs::format::{FANOUT, Line, Link, MAX_HEIGHT, Page, Root, bitmap_word, dentry, inode};
-use soupfs::{Atime, MkfsOptions, Mode, MountOptions, check, mkfs, repair};
+use soupfs::format::{
+    FANOUT, Line, Link, MAX_HEIGHT, PAGE, Page, Root, bitmap_word, dentry, inode,
+};
+use soupfs::{Atime, Error, MkfsOptions, Mode, MountOptions, check, mkfs, repair};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::check::Severity;
@@ -288,5 +290,31 @@ fn damage_is_not_taken_for_a_leak() {
                 "{what}"
             );
         }
+    }
+}
+
+/// A mount would hand out the page.
+#[test]
+fn a_reserved_page_that_is_marked_as_free_is_found() {
+    for page in 0..2 {
+        let pm = MemoryPmem::new(LEN);
+        pm.store_nt(0, &image(true));
+        pm.store_word(bitmap_word(Page(page)), 0);
+        assert!(!check(&pm).is_clean(), "page {page}");
+    }
+}
+
+#[test]
+fn an_image_that_lacks_its_last_bytes_is_refused() {
+    let pm = MemoryPmem::new(2 * LEN);
+    mkfs(&pm, &MkfsOptions::default()).unwrap();
+    let mut bytes = vec![0; 2 * LEN as usize];
+    pm.read(0, &mut bytes).unwrap();
+    for less in [64, PAGE] {
+        bytes.truncate((2 * LEN - less) as usize);
+        let pm = MemoryPmem::new(bytes.len() as u64);
+        pm.store_nt(0, &bytes);
+        let opened = crate::open(Arc::new(pm), options(Mode::InPlace));
+        assert!(matches!(opened, Err(Error::Size { .. })), "{less}");
     }
 }

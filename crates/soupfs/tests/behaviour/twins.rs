@@ -1,7 +1,7 @@
 //! Directories that a crash in a rename has left with two names.
 
 use medium::MemoryPmem;
-use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs};
+use soupfs::{Atime, MkfsOptions, MountOptions, check, mkfs, probe, repair};
 use std::sync::Arc;
 use vfs::check::Severity;
 use vfs::{Ctx, Errno, FileSystem, Ino, Name, RenameFlags};
@@ -170,4 +170,17 @@ fn no_directory_moves_below_itself_through_either_name() {
         let moved = place.rename(("/", above), ("a/D/E", "ring"));
         assert_eq!(moved, Err(Errno::INVAL), "{above}");
     }
+}
+
+#[test]
+fn a_repair_leaves_one_name_and_no_leak() {
+    let Place { pm, fs } = Place::with_a_twin();
+    drop(fs);
+    let (left, has_changed) = repair(&*pm, None).unwrap();
+    assert!(has_changed);
+    assert_eq!(left.findings, []);
+    assert!(probe(&*pm).unwrap().is_clean);
+    let place = Place { fs: mount(&pm), pm };
+    let names = ["a/D", "b/D"].map(|path| place.find(path).is_ok());
+    assert_eq!(names.iter().filter(|is_there| **is_there).count(), 1);
 }

@@ -242,6 +242,7 @@ fn threads_in_many_orders() {
         syncs::beside_renames,
         syncs::beside_an_fsync,
         syncs::beside_removals,
+        syncs::lookups_beside_removals,
         syncs::before_another_one,
     ] {
         check_all(test, bound(300, 100_000));

@@ -13,7 +13,7 @@ use crate::sharing::Sharing;
 use oracle::snapshot::Snapshot;
 use shuttle::thread;
 use std::sync::Arc;
-use vfs::{Ctx, FileSystem, Ino, Name, RenameFlags};
+use vfs::{Ctx, Errno, FileSystem, FileType, Ino, Name, RenameFlags};
 
 /// Files of a directory.
 const FILES: usize = 3;
@@ -121,6 +121,44 @@ pub(crate) fn before_another_one() {
     let there = Snapshot::take(&there).expect("it can be read");
     let is_same = there.is_same_except_times(&latest);
     assert!(is_same, "{:#?}", latest.diff(&there));
+}
+
+/// A lookup finds a file under its name, or none. Some files are stored, and their memory is used again
+/// for directories.
+pub(crate) fn lookups_beside_removals() {
+    let mounted = Mounted::new();
+    mounted.make(mounted.dir, "old");
+    mounted.sync();
+    mounted.make(mounted.dir, "new");
+    let other = mounted.beside(|mounted| {
+        let (cx, dir) = (Ctx::root(), mounted.dir);
+        for (n, name) in (0..FILES).flat_map(|n| [(n, "old"), (n, "new")]) {
+            let removed = mounted.fs.unlink(&cx, dir, format!("{name}{n}").as_bytes());
+            removed.expect("it is there");
+            let made = mounted
+                .fs
+                .mkdir(&cx, dir, format!("dir of {name}{n}").as_bytes(), 0o755);
+            mounted.fs.forget(made.expect("there is room").ino, 1);
+        }
+    });
+    let rounds = mounted.beside(|mounted| (0..FILES).for_each(|_| mounted.sync()));
+    for (n, name) in (0..FILES).flat_map(|n| [(n, "old"), (n, "new")]) {
+        let name = format!("{name}{n}");
+        match mounted
+            .fs
+            .lookup(&Ctx::root(), mounted.dir, name.as_bytes())
+        {
+            Ok(found) => {
+                assert_eq!((found.kind, found.nlink), (FileType::Regular, 1), "{name}");
+                mounted.fs.forget(found.ino, 1);
+            }
+            Err(e) => assert_eq!(e, Errno::NOENT, "{name}"),
+        }
+    }
+    other.join().expect("no call panics");
+    rounds.join().expect("no round panics");
+    mounted.sync();
+    assert_eq!(check(&*mounted.pm).findings, []);
 }
 
 /// Files are removed in the middle of rounds that take the removals. In the end their memory is free.

@@ -7,6 +7,9 @@
 //! several blocks.
 
 mod large;
+mod stretched;
+
+pub use stretched::stretched;
 
 use super::{LOG_MAGIC, Op, Script};
 use fastrand::Rng;
