@@ -61,7 +61,7 @@ impl Options {
 /// `fork`.
 ///
 /// After the end of the service or of the session, all calls fail with `ENODEV`. Unshipped
-/// changes are lost then, and a new client is needed.
+/// changes are lost then, which `sync` reports once with `EIO`, and a new client is needed.
 pub struct Client {
     connection: Arc<Connection>,
     class: Class,

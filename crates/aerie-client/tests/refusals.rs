@@ -6,7 +6,7 @@ use aerie_proto::locks::{Access, ClientId, End, LockId, Refusal, ToService};
 use aerie_server::locks::{Limits, Service};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -126,6 +126,57 @@ fn one_thread_of_a_deadlock_is_refused() {
         assert_eq!(results.iter().filter(is_deadlock).count(), 1, "{results:?}");
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
     });
+}
+
+/// A client whose messages wait.
+struct Delayed {
+    sent: Mutex<Vec<ToService>>,
+    now_s: AtomicU64,
+}
+
+impl Host for Delayed {
+    fn send(&self, message: ToService) {
+        self.sent.lock().unwrap().push(message);
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.now_s.load(SeqCst))
+    }
+
+    fn membership_count(&self, _: LockId) -> u64 {
+        1
+    }
+
+    fn ship(&self, _: LockId) {}
+}
+
+/// The service may have renewed the lease as early as the client has asked for that.
+#[test]
+fn a_lease_counts_from_the_request_for_it() {
+    let mut service = Service::new(LIMITS);
+    let clerk = Clerk::new(Delayed {
+        sent: Mutex::default(),
+        now_s: AtomicU64::new(0),
+    });
+    let mut answer = |at: u64| {
+        let sent = std::mem::take(&mut *clerk.host().sent.lock().unwrap());
+        for message in sent {
+            for (_, told) in service.receive(ClientId(0), Duration::from_secs(at), message) {
+                clerk.deliver(told);
+            }
+        }
+    };
+    let tick = |now_s| {
+        clerk.host().now_s.store(now_s, SeqCst);
+        clerk.tick();
+        clerk.ended()
+    };
+    answer(0);
+    assert_eq!(tick(5), None);
+    assert_eq!(tick(9), None);
+    answer(5);
+    assert_eq!(tick(14), None);
+    assert_eq!(tick(15), Some(End::NotRenewed));
 }
 
 #[test]

@@ -243,6 +243,23 @@ fn batches_do_not_keep_a_lock_beyond_the_deadline() {
     net.service.audit().expect("the invariants hold");
 }
 
+/// A batch longer than the lease, in which another client asks for a lock.
+#[test]
+fn a_missed_revoke_ends_no_session_while_a_batch_is_applied() {
+    let mut net = begun(2);
+    let (client, epoch) = (ClientId(0), net.epochs[&ClientId(0)]);
+    net.request(0, 7, Mode::tree(X));
+    assert!(net.service.pin(client, epoch, net.now));
+    net.now += Duration::from_secs(1);
+    net.request(1, 7, Mode::tree(X));
+    while net.now < 3 * LEASE {
+        net.now += Duration::from_secs(1);
+        net.ask(1, Ask::Renew);
+        assert_eq!(net.service.tick(net.now), Outgoing::new());
+        assert_eq!(net.service.held(client, LockId(7)), Mode::tree(X));
+    }
+}
+
 #[test]
 fn a_client_can_answer_a_revoke_after_a_long_batch() {
     let mut net = begun(2);

@@ -381,6 +381,29 @@ mod tests {
         assert_eq!(service(&store).load(0), Ok(0));
     }
 
+    /// The page is back when the reader looks at its identity again.
+    #[test]
+    fn a_load_beside_two_moves_is_repeated() {
+        let (_dir, store) = partition();
+        let (memory, reader) = (service(&store), reader(&store));
+        memory.store_word(0, 7);
+        let mut loads = Vec::new();
+        let loaded = reader.stable(0, |window| {
+            let first = loads.is_empty();
+            if first {
+                pages(&store).protect(moved(0), identity(3)).unwrap();
+            }
+            let word = window.memory().load(0);
+            if first {
+                pages(&store).protect(moved(0), identity(1)).unwrap();
+            }
+            loads.push(word);
+            word
+        });
+        assert_eq!(loaded, Ok(7));
+        assert_eq!(loads, [Ok(0), Ok(7)]);
+    }
+
     #[test]
     fn a_load_never_sees_the_hole_of_a_moved_page() {
         let (_dir, store) = partition();

@@ -6,8 +6,12 @@ use crate::seeded::{Bug, arm, fired};
 use crate::{Error, HEADER_BYTES, Kind, ObjectId, PAGE, Store, Transaction, check, list_all};
 use crash::Options;
 use crash::program::{Memory, Program, explore};
+use medium::layer::PmemLayer;
+use medium::{MediumError, Pmem, Rule};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 /// One of the two transactions. Each has a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,16 +37,50 @@ enum Act {
     Store(Of),
     /// Truncates the log.
     Finish(Of),
+    /// The same. The other transaction takes all its steps before the new head of the log is durable.
+    FinishDuring(Of, &'static [Act]),
     Drop(Of),
 }
-use Act::{Begin, Common, Drop, File, Finish, Page, Remove, Store as Keep};
+use Act::{Begin, Common, Drop, File, Finish, FinishDuring, Page, Remove, Store as Keep};
 
 impl Act {
     fn of(self) -> Of {
         match self {
             Begin(of) | File(of, _) | Remove(of, _) | Page(of, ..) | Common(of) => of,
-            Keep(of) | Finish(of) | Drop(of) => of,
+            Keep(of) | Finish(of) | FinishDuring(of, _) | Drop(of) => of,
         }
+    }
+
+    /// The same steps, each by itself.
+    fn apart(self) -> Vec<Self> {
+        match self {
+            FinishDuring(of, others) => [others, &[Finish(of)]].concat(),
+            act => vec![act],
+        }
+    }
+}
+
+/// Memory in which a fence can wait.
+struct Waiting {
+    below: Memory,
+    /// The next fence sends a message, and waits for one.
+    talk: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl PmemLayer for Waiting {
+    type Below = dyn Pmem;
+
+    fn below(&self) -> &Self::Below {
+        &*self.below
+    }
+
+    fn fence(&self, rule: Rule) -> Result<(), MediumError> {
+        let talk = self.talk.lock().unwrap().take();
+        if let Some((begun, go_on)) = talk {
+            begun.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+        self.below.fence(rule)
     }
 }
 
@@ -92,6 +130,30 @@ fn run<'a>(
     Ok(())
 }
 
+/// Ends a transaction. Another thread takes steps while the fence of the truncation waits.
+fn finish_during(
+    memory: &Waiting,
+    store: &Store<Memory>,
+    (tx, stored): Open<'_>,
+    others: &[Act],
+) -> crate::Result<()> {
+    let ((begun, has_begun), (go_on, may_go_on)) = (channel(), channel());
+    *memory.talk.lock().unwrap() = Some((begun, may_go_on));
+    thread::scope(|scope| {
+        let beside = scope.spawn(move || {
+            has_begun.recv().unwrap();
+            let mut open = [None, None];
+            let done = others
+                .iter()
+                .try_for_each(|act| run(store, &mut open, *act));
+            go_on.send(()).unwrap();
+            done
+        });
+        tx.finish(stored.expect("its record is stored"))?;
+        beside.join().unwrap()
+    })
+}
+
 fn step(store: &Store<Memory>, tx: &mut Transaction<'_, Memory>, act: Act) -> crate::Result<()> {
     let of = act.of();
     let own = find(tx, of, b"")?;
@@ -114,10 +176,13 @@ fn step(store: &Store<Memory>, tx: &mut Transaction<'_, Memory>, act: Act) -> cr
         _ => {
             let (root, seed) = (store.root(), store.seed());
             let file = crate::lookup(tx, root, seed, COMMON)?.expect("it is there");
-            let mark = tx.mark();
-            match tx.set_own(file, 0, 1 + of as u64) {
-                Err(Error::Claimed) => tx.roll_back(mark),
-                done => done?,
+            // A refusal does not help the next attempt.
+            for _ in 0..2 {
+                let mark = tx.mark();
+                match tx.set_own(file, 0, 1 + of as u64) {
+                    Err(Error::Claimed) => tx.roll_back(mark),
+                    done => done?,
+                }
             }
         }
     }
@@ -153,8 +218,8 @@ impl Beside {
             expected: Vec::new(),
         };
         let ends = |of| {
-            let is_end = |act: &Act| matches!(act, Finish(end) if *end == of);
-            acts.iter().any(is_end)
+            let is_end = |act: Act| matches!(act, Finish(end) if end == of);
+            acts.iter().flat_map(|act| act.apart()).any(is_end)
         };
         for is_done in [[false; 2], [true, false], [false, true], [true; 2]] {
             if (ends(X) || !is_done[0]) && (ends(Y) || !is_done[1]) {
@@ -171,11 +236,11 @@ impl Beside {
         self.format(memory.clone())?;
         let store = Store::open(memory.clone()).map_err(text)?;
         let mut open = [None, None];
-        for act in self.acts {
+        for act in self.acts.iter().flat_map(|act| act.apart()) {
             // A transaction claims objects, though it is not committed.
             let is_end = matches!(act, Keep(_) | Finish(_));
             if !is_end || is_done[act.of() as usize] {
-                run(&store, &mut open, *act).map_err(text)?;
+                run(&store, &mut open, act).map_err(text)?;
             }
         }
         drop(open);
@@ -225,12 +290,23 @@ impl Program for Beside {
     }
 
     fn run(&self, memory: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
-        let store = Store::open(memory).map_err(text)?;
+        let memory = Arc::new(Waiting {
+            below: memory,
+            talk: Mutex::default(),
+        });
+        let store = Store::open(memory.clone() as Memory).map_err(text)?;
         let mut open = [None, None];
         for act in self.acts {
-            run(&store, &mut open, *act).map_err(text)?;
-            if let Finish(of) = act {
-                mark(*of as u64);
+            if let FinishDuring(of, others) = act {
+                let ending = open[*of as usize].take().expect("it is open");
+                finish_during(&memory, &store, ending, others).map_err(text)?;
+            } else {
+                run(&store, &mut open, *act).map_err(text)?;
+            }
+            for act in act.apart() {
+                if let Finish(of) = act {
+                    mark(of as u64);
+                }
             }
         }
         Ok(())
@@ -282,7 +358,7 @@ impl Program for Beside {
     }
 }
 
-const PROGRAMS: [&[Act]; 4] = [
+const PROGRAMS: [&[Act]; 5] = [
     // Steps alternate, one commits between steps of the other.
     &[
         Begin(X),
@@ -335,6 +411,16 @@ const PROGRAMS: [&[Act]; 4] = [
         Page(Y, 0, 1),
         Keep(Y),
         Finish(Y),
+    ],
+    // One makes a file while the record that frees a header is still in the log of the other one.
+    &[
+        Begin(X),
+        Remove(X, 0),
+        Keep(X),
+        FinishDuring(
+            X,
+            &[Begin(Y), File(Y, 1), Page(Y, 1, 0), Keep(Y), Finish(Y)],
+        ),
     ],
 ];
 
@@ -426,7 +512,7 @@ fn a_transaction_that_runs_alone_is_alone() {
     let store = Store::open(memory).unwrap();
     assert_eq!(store.most_open(), 3);
     let open = AtomicU64::new(0);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for thread in 0..6u64 {
             let (store, open) = (&store, &open);
             scope.spawn(move || {
@@ -440,7 +526,7 @@ fn a_transaction_that_runs_alone_is_alone() {
                     assert_eq!(tx.is_alone(), is_alone);
                     let before = open.fetch_add(1, SeqCst);
                     assert!(before < 3 && (before == 0 || !is_alone));
-                    std::thread::yield_now();
+                    thread::yield_now();
                     let left = open.fetch_sub(1, SeqCst);
                     assert!(left == 1 || !is_alone);
                     tx.commit().unwrap();

@@ -4,6 +4,7 @@ mod beside;
 mod classes;
 mod crashes;
 mod hostile;
+mod kills;
 mod leaks;
 mod model;
 mod protection;

@@ -1,5 +1,6 @@
 //! Clients of other users.
 
+use crate::protected::client_of;
 use crate::world::{Role, World, contents, make, take_turns};
 use aerie_client::{Client, Kv};
 use aerie_proto::messages::Class;
@@ -10,6 +11,7 @@ use vfs::{Ctx, Errno, FileSystem, Ino, OpenFlags, SetAttr};
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_user_who_may_read_the_image_maps_it_for_reading", readers),
     ("other_users_call_the_service", remotes),
+    ("values_that_other_users_get_are_whole", whole_values),
 ];
 pub(crate) const CLIENTS: &[(&str, Role)] = &[("reader", reader), ("remote", remote)];
 
@@ -60,6 +62,44 @@ fn readers() {
 
 fn remotes() {
     with_strangers(0o600, "remote");
+}
+
+/// A stranger gets a value in several requests. Meanwhile the super-user puts other ones.
+fn whole_values() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::test("needs root, for clients of other users");
+    }
+    let world = World::new();
+    let service = world.serve(Limits::default());
+    let client = world.client();
+    let kv = Kv::create(&client, b"kv").unwrap();
+    let put = |n: u8| {
+        kv.put(b"key", &vec![n; 5 << 19]).unwrap();
+        kv.sync().unwrap();
+    };
+    put(0);
+    let stranger = client_of(&world, STRANGER);
+    assert_eq!(stranger.class(), Class::Remote);
+    let theirs = Kv::open(&stranger, b"kv").unwrap();
+    std::thread::scope(|scope| {
+        let putting = scope.spawn(|| (1..30).for_each(put));
+        loop {
+            let is_last = putting.is_finished();
+            let value = theirs.get(b"key").unwrap().unwrap();
+            assert_eq!(value.len(), 5 << 19);
+            assert!(value.iter().all(|byte| *byte == value[0]), "a mixture");
+            if is_last {
+                assert_eq!(value[0], 29);
+                break;
+            }
+        }
+    });
+    drop(theirs);
+    drop(stranger);
+    drop(kv);
+    client.close().unwrap();
+    service.stop();
+    world.check();
 }
 
 fn reader(world: &World) {

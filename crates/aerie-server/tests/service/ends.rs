@@ -1,5 +1,6 @@
 //! Ends: of clients, of their leases, and of the service.
 
+use crate::bounds::bound;
 use crate::peer::Peer;
 use crate::world::{OWN, Role, SHORT, World, contents, make, take_turns};
 use aerie_client::ConnectError;
@@ -9,16 +10,21 @@ use aerie_proto::ops::{self, Answers, Batch, Op, Operation};
 use aerie_server::Limits;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vfs::{Clock, Ctx, Errno, FileSystem, Ino, Name, NewNode, OpenFlags, SystemClock, Timestamp};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_killed_client_leaves_nothing_behind", killed),
     ("open_files_live_until_their_last_client_ends", open_files),
     ("clients_of_a_killed_service_get_an_error", service_killed),
+    ("a_sync_that_returns_survives_a_kill_of_the_service", synced),
     ("a_stopped_service_says_so_to_its_clients", stopped),
     ("a_socket_has_one_service", one_service),
     ("a_silent_client_loses_its_locks", silent),
+    (
+        "a_silent_client_gives_back_what_it_reserved",
+        silent_reserve,
+    ),
     ("a_client_that_keeps_a_lock_loses_its_session", keeps_a_lock),
     ("a_lease_is_renewed_beside_a_batch", beside_a_batch),
     ("locks_are_given_up_after_the_batches_before", after_a_batch),
@@ -120,7 +126,8 @@ fn service_killed() {
     make(&client, Ino::ROOT, "not shipped", b"new");
     serving.kill();
     let cx = &Ctx::root();
-    assert_eq!(client.sync(), Err(Errno::NODEV));
+    assert_eq!(client.sync(), Err(Errno::IO), "a change is lost");
+    assert_eq!(client.sync(), Err(Errno::NODEV), "nothing more is");
     assert_eq!(client.lookup(cx, Ino::ROOT, b"shipped"), Err(Errno::NODEV));
     assert!(client.ended().unwrap().contains("closed the connection"));
     // The socket is still there, and stale.
@@ -144,6 +151,42 @@ fn service_killed() {
 fn serves(world: &World) {
     let _service = world.serve(Limits::default());
     take_turns();
+}
+
+/// Threads of a client make files and sync, until the service is killed.
+fn synced() {
+    for _ in 0..bound(12, 400) {
+        let world = World::new();
+        let mut serving = world.process("serves", OWN);
+        serving.wait();
+        let client = world.lazy_client();
+        let synced = Mutex::new(Vec::new());
+        let work = &|thread: usize| {
+            for n in 0.. {
+                let name = format!("{thread} {n}");
+                let made = client.create(&Ctx::root(), Ino::ROOT, name.as_bytes(), 0o600);
+                if made.and_then(|_| client.sync()).is_err() {
+                    break;
+                }
+                synced.lock().unwrap().push(name);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..6).for_each(|thread| drop(scope.spawn(move || work(thread))));
+            while synced.lock().unwrap().len() < 60 {
+                std::thread::yield_now();
+            }
+            serving.kill();
+        });
+        drop(client);
+        let files = world.open();
+        for name in synced.into_inner().unwrap() {
+            let found = files.lookup(&Ctx::root(), Ino::ROOT, name.as_bytes());
+            assert!(found.is_ok(), "{name} is lost");
+        }
+        drop(files);
+        world.check();
+    }
 }
 
 fn stopped() {
@@ -206,6 +249,28 @@ fn silent() {
     let refused = peer.ship(peer.epoch, &[]).unwrap_err();
     assert!(refused.contains("the session has ended"), "{refused}");
     drop(client);
+    service.stop();
+    world.check();
+}
+
+/// The connection stays open.
+fn silent_reserve() {
+    let world = World::new();
+    let service = world.serve(short());
+    let free = || Peer::begin(&world.socket()).space().blocks_free;
+    let before = free();
+    let mut peer = Peer::begin(&world.socket());
+    let (pages, headers) = (100, 100);
+    peer.ask(Request::Reserve { pages, headers }).unwrap();
+    assert!(free() < before);
+    let message = peer.told();
+    assert!(matches!(message.tell, Tell::Expired(End::NotRenewed)));
+    let limit = Instant::now() + Duration::from_secs(20);
+    while free() < before {
+        assert!(Instant::now() < limit, "the pages stay reserved");
+        std::thread::yield_now();
+    }
+    drop(peer);
     service.stop();
     world.check();
 }
@@ -318,17 +383,31 @@ fn beside_a_batch() {
 }
 
 fn after_a_batch() {
+    given_up_after_a_batch(Access::Exclusive, |lock, grant| Ask::Release {
+        lock,
+        grant,
+    });
+    let mode = Mode::tree(Access::Shared);
+    given_up_after_a_batch(Access::Shared, |lock, grant| Ask::Convert {
+        lock,
+        grant,
+        mode,
+    });
+}
+
+/// The other client requests this access.
+fn given_up_after_a_batch(access: Access, give_up: impl FnOnce(LockId, GrantNo) -> Ask) {
     with_a_batch(|world, clock, [mut peer, mut other], grant| {
-        other.send_lock_request(world.root, Mode::tree(Access::Exclusive));
+        other.send_lock_request(world.root, Mode::tree(access));
         let told = peer.told().tell;
         assert!(matches!(told, Tell::Revoke { .. }), "{told:?}");
-        let lock = LockId(world.root);
-        peer.lock(Ask::Release { lock, grant });
+        peer.lock(give_up(LockId(world.root), grant));
         let soon = Duration::from_millis(200);
         other.socket.set_read_timeout(Some(soon)).unwrap();
-        assert_eq!(other.next(), None, "the lock is given to another client");
+        let early = other.next();
         other.socket.set_read_timeout(None).unwrap();
         clock.stop(false);
+        assert_eq!(early, None, "the lock is given to another client");
         accepted(peer.next());
         let told = other.told().tell;
         assert!(matches!(told, Tell::Granted { .. }), "{told:?}");

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_flood_without_readers_ends_its_connection", floods),
     ("torn_messages_end_after_a_lease", torn),
     ("a_batch_needs_locks_and_its_own_session", batches),
+    ("a_request_is_served_once", repeated),
     ("connections_of_other_users_are_limited", connections),
     ("reserves_are_limited", reserves),
     ("half_sent_messages_hold_up_their_user_only", half_sent),
@@ -57,6 +58,18 @@ fn mkdir(name: &[u8]) -> Op<'_> {
         node: (&NewNode::directory(0o755)).into(),
         object: None,
     }
+}
+
+/// A repeated request, and an older one, are refused.
+fn repeated() {
+    beside_a_client(Limits::default(), |world| {
+        let mut peer = Peer::begin(&world.socket());
+        for (number, is_new) in [(5, true), (5, false), (3, false), (5, false), (6, true)] {
+            let (pages, headers) = (1, 1);
+            let reply = peer.ask_as(number, Request::Reserve { pages, headers });
+            assert_eq!(reply.is_ok(), is_new, "number {number}: {reply:?}");
+        }
+    });
 }
 
 fn any_bytes() {

@@ -371,9 +371,15 @@ fn dies(world: &World) {
     take_turns();
 }
 
-/// Another client that puts the value waits for the closure, and so does one that overwrites the file. Its own
-/// client puts other values meanwhile.
+/// Another client that puts the value waits for the closure, and so does one that overwrites the file, alone or
+/// together. Its own client puts other values meanwhile.
 fn borrowed() {
+    for (puts, writes) in [(true, true), (true, false), (false, true)] {
+        borrowed_beside(puts, writes);
+    }
+}
+
+fn borrowed_beside(puts: bool, writes: bool) {
     let world = World::new();
     let service = world.serve(Limits::default());
     let clients = [world.lazy_client(), world.lazy_client()];
@@ -389,18 +395,25 @@ fn borrowed() {
         assert_eq!(clients[1].write(cx, file, 0, &[1; 6000]), Ok(6000));
         assert_eq!(kvs[0].get(b"key").unwrap().unwrap(), [1; 6000]);
     }
-    let (changes, is_reading) = (AtomicUsize::new(0), Barrier::new(4));
+    let all = usize::from(puts) + usize::from(writes);
+    let (changes, is_reading) = (AtomicUsize::new(0), Barrier::new(2 + all));
+    let put = || {
+        is_reading.wait();
+        kvs[1].put(b"key", &[2; 6000]).unwrap();
+        changes.fetch_add(1, SeqCst);
+    };
+    let write = || {
+        is_reading.wait();
+        assert_eq!(clients[1].write(cx, file, 0, &[2; 6000]), Ok(6000));
+        changes.fetch_add(1, SeqCst);
+    };
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            is_reading.wait();
-            kvs[1].put(b"key", &[2; 6000]).unwrap();
-            changes.fetch_add(1, SeqCst);
-        });
-        scope.spawn(|| {
-            is_reading.wait();
-            assert_eq!(clients[1].write(cx, file, 0, &[2; 6000]), Ok(6000));
-            changes.fetch_add(1, SeqCst);
-        });
+        if puts {
+            scope.spawn(put);
+        }
+        if writes {
+            scope.spawn(write);
+        }
         let beside = scope.spawn(|| {
             is_reading.wait();
             kvs[0].put(b"other", b"value").unwrap();
@@ -419,7 +432,7 @@ fn borrowed() {
             .unwrap()
             .unwrap();
     });
-    assert_eq!(changes.into_inner(), 2);
+    assert_eq!(changes.into_inner(), all);
     assert_eq!(kvs[0].get(b"key").unwrap().unwrap(), [2; 6000]);
     drop(kvs);
     drop(clients);

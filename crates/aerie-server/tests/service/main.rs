@@ -90,8 +90,14 @@ fn act(role: &str, world: &World) {
 
 /// Takes a user id, and the group of the same number.
 pub(crate) fn become_user(id: u32) {
+    become_member(id, &[]);
+}
+
+/// The same, with supplementary groups.
+pub(crate) fn become_member(id: u32, groups: &[u32]) {
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
-    set_thread_groups(&[]).unwrap();
+    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    set_thread_groups(&groups).unwrap();
     set_thread_res_gid(gid, gid, gid).unwrap();
     set_thread_res_uid(uid, uid, uid).unwrap();
     // Otherwise the kernel refuses all of /proc/self.

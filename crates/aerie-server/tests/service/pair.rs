@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "clients_change_their_own_directories_at_a_time",
         own_directories,
     ),
+    ("appends_of_two_clients_overwrite_nothing", appends),
 ];
 pub(crate) const CLIENTS: &[(&str, Role)] = &[("other", other)];
 
@@ -255,6 +256,38 @@ fn replay(model: &ModelFs, scripts: &Scripts, order: &[usize]) -> Results {
         }
     }
     results
+}
+
+fn appends() {
+    const COUNT: usize = 200;
+    let world = World::new();
+    let service = world.serve(Limits::default());
+    let clients = [world.lazy_client(), world.lazy_client()];
+    let cx = &Ctx::root();
+    let file = make(&clients[0], Ino::ROOT, "file", b"").ino;
+    clients[1].lookup(cx, Ino::ROOT, b"file").unwrap();
+    let start = Barrier::new(2);
+    let work = |n: usize| {
+        start.wait();
+        let record = [n as u8 + 1; 7];
+        let appended = (0..COUNT).map(|_| clients[n].append(cx, file, &record).unwrap());
+        appended.map(|(off, len)| (off, len, record[0])).collect()
+    };
+    let mut all: Vec<_> = std::thread::scope(|scope| {
+        let other = scope.spawn(|| work(1));
+        let own: Vec<_> = work(0);
+        [own, other.join().unwrap()].concat()
+    });
+    all.sort_unstable();
+    let found = contents(&clients[0], Ino::ROOT, "file").unwrap();
+    assert_eq!(found.len(), 2 * COUNT * 7);
+    for (n, (off, len, byte)) in all.into_iter().enumerate() {
+        assert_eq!((off, len), (n as u64 * 7, 7));
+        assert_eq!(found[n * 7..][..7], [byte; 7]);
+    }
+    drop(clients);
+    service.stop();
+    world.check();
 }
 
 fn own_directories() {

@@ -5,7 +5,7 @@ use crate::bounds::bound;
 use crate::classes::{STRANGER, act, beside};
 use crate::peer::Peer;
 use crate::world::{Role, World, contents, make, take_turns};
-use crate::{become_user, world::Talk};
+use crate::{become_member, become_user, world::Talk};
 use aerie_client::{Client, Options};
 use aerie_objects::PAGE;
 use aerie_proto::messages::{Class, PARTITION};
@@ -28,6 +28,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("users_in_turns_have_the_results_of_the_model", in_turns),
     ("a_hostile_reader_finds_no_secret", hostile),
     ("public_files_are_read_without_the_service", directly),
+    (
+        "members_of_a_supplementary_group_read_its_files_without_the_service",
+        members,
+    ),
     (
         "open_files_stay_readable_after_a_change_of_modes",
         open_files,
@@ -77,12 +81,19 @@ fn check(world: &World) {
 }
 
 /// A client of a user, which ships only when it must.
-fn client_of(world: &World, user: u32) -> Client {
-    let socket = world.socket();
-    let connect = move || {
+pub(crate) fn client_of(world: &World, user: u32) -> Client {
+    client_as(world, move || {
         if user != 0 {
             become_user(user);
         }
+    })
+}
+
+/// A client of the user that the thread becomes.
+fn client_as(world: &World, become_it: impl FnOnce() + Send + 'static) -> Client {
+    let socket = world.socket();
+    let connect = move || {
+        become_it();
         let options = Options {
             period: Duration::from_secs(3600),
             ..Options::default()
@@ -326,7 +337,10 @@ fn thief(world: &World) {
 
 /// Reads a file as a stranger.
 fn read(client: &Client, dir: Ino, name: &[u8]) -> vfs::Result<Vec<u8>> {
-    let cx = &Ctx::user(STRANGER, STRANGER);
+    read_as(&Ctx::user(STRANGER, STRANGER), client, dir, name)
+}
+
+fn read_as(cx: &Ctx, client: &Client, dir: Ino, name: &[u8]) -> vfs::Result<Vec<u8>> {
     let found = client.lookup(cx, dir, name)?;
     let opened = client.open(cx, found.ino, OpenFlags::READ);
     let mut buf = vec![0; found.size as usize];
@@ -373,6 +387,41 @@ fn directly() {
     assert_eq!(contents().unwrap(), b"contents");
     assert_eq!(stranger.calls(), calls, "it reads the pages again");
     drop((root, stranger));
+    service.stop();
+    check(&world);
+}
+
+/// The groups of the service itself count for nobody.
+fn members() {
+    if !is_root() {
+        return;
+    }
+    const GROUPS: [u32; 2] = [7_001, 7_002];
+    let world = new_world();
+    let service = serve(&world);
+    let root = client_of(&world, 0);
+    for group in GROUPS {
+        let name = group.to_string();
+        let file = make(&root, Ino::ROOT, &name, b"contents").ino;
+        let set = SetAttr {
+            perm: Some(0o640),
+            gid: Some(group),
+            ..SetAttr::default()
+        };
+        root.setattr(&Ctx::root(), file, &set).unwrap();
+    }
+    root.sync().unwrap();
+    let [own, other] = GROUPS;
+    let member = client_as(&world, move || become_member(STRANGER, &[own]));
+    let cx = &Ctx {
+        groups: vec![own],
+        ..Ctx::user(STRANGER, STRANGER)
+    };
+    let contents = |group: u32| read_as(cx, &member, Ino::ROOT, group.to_string().as_bytes());
+    assert_eq!(contents(own).unwrap(), b"contents");
+    assert_eq!(member.calls(), 0, "it reads the pages");
+    assert_eq!(contents(other), Err(Errno::ACCESS));
+    drop((root, member));
     service.stop();
     check(&world);
 }

@@ -23,8 +23,8 @@
  *
  * A call that fails returns NULL or -1 and sets errno, as the system call of its name does.
  * selvedge_message returns a text. If the session with the service has ended, all calls fail with
- * ENODEV; what was not durable may be lost then, and the program connects again. ENOLCK: the service
- * cannot give the locks that the call needs. */
+ * ENODEV; what was not durable may be lost then, which a sync of the store reports once with EIO, and the
+ * program connects again. ENOLCK: the service cannot give the locks that the call needs. */
 #ifndef SELVEDGE_FILES_H
 #define SELVEDGE_FILES_H
 

@@ -109,7 +109,20 @@ pub(super) fn claims_of_open_files_are_checked() -> Result<(), String> {
     refused(world.op(open(file)), "denied")?;
     claim(&mut world, open(file))?;
     refused(world.op(attr(file, size(7))), "denied")?;
-    claim(&mut world, attr(file, size(7)))
+    claim(&mut world, attr(file, size(7)))?;
+    // A cut of a foreign file that the user has open changes its mode as a write does, and in no other way.
+    let set = |perm| SetAttr {
+        perm: Some(perm),
+        ..size(3)
+    };
+    let (owner, theirs) = (Ctx::user(OTHER, OTHER), mode(0o4606));
+    world.service.setattr(&owner, foreign, &theirs).unwrap();
+    world.op(open(foreign))?;
+    for perm in [0o4777, 0o4606, 0o666] {
+        let chmod = attr(foreign, set(perm));
+        refused(claim(&mut world, chmod), "not permitted")?;
+    }
+    claim(&mut world, attr(foreign, set(0o606)))
 }
 
 /// As above, for directories: the owner lists a directory that the mode denies the owner, and nobody else.

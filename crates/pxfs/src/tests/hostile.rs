@@ -12,8 +12,8 @@ use oracle::snapshot::Snapshot;
 use std::cell::RefCell;
 use std::sync::Arc;
 use vfs::{
-    Ctx, Fallocate, FileSystem, FileType, Ino, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
-    XattrMode,
+    Ctx, Fallocate, FileSystem, FileType, Ino, OpenFlags, Removal, RenameFlags, SetAttr, SetTime,
+    Timestamp, XattrMode,
 };
 
 pub(super) const USER: u32 = 1000;
@@ -426,6 +426,38 @@ fn locks_cover_changes() -> Result<(), String> {
     Ok(())
 }
 
+/// A file with several names or none needs a lock of its own, since no path leads to it.
+fn locks_cover_files_without_a_path() -> Result<(), String> {
+    let mut world = World::new();
+    let (own, ino) = (world.own, world.file);
+    let file_id = world.object(ino);
+    let second = at(own, "second");
+    world.op(Op::Hold { ino })?;
+    world.op(Op::Link { ino, at: second })?;
+    let authority = AllBut {
+        refused: vec![file_id],
+        paths: RefCell::default(),
+    };
+    for names in [&[][..], &[second, at(own, "file")]] {
+        for at in names {
+            let (which, holds) = (Removal::Unlink, true);
+            world.op(Op::Remove {
+                at: *at,
+                which,
+                holds,
+            })?;
+        }
+        let set = SetAttr {
+            perm: Some(0o600),
+            ..SetAttr::default()
+        };
+        let chmod = world.operation(Op::SetAttr { ino, set });
+        refused(world.run(&chmod, &authority), "no lock covers it")?;
+        assert_eq!(authority.paths.take(), [[file_id]]);
+    }
+    Ok(())
+}
+
 /// Times are not far ahead, and do not run backwards.
 fn times_are_clamped() -> Result<(), String> {
     let mut world = World::new();
@@ -507,7 +539,7 @@ fn structures_stay() -> Result<(), String> {
     Ok(())
 }
 
-const CLAIMS: [fn() -> Result<(), String>; 11] = [
+const CLAIMS: [fn() -> Result<(), String>; 12] = [
     ids_are_reserved,
     pages_are_reserved,
     puts_are_checked,
@@ -517,6 +549,7 @@ const CLAIMS: [fn() -> Result<(), String>; 11] = [
     paths_are_searched,
     writes_need_an_open,
     locks_cover_changes,
+    locks_cover_files_without_a_path,
     times_are_clamped,
     structures_stay,
 ];

@@ -9,8 +9,11 @@ mod failures;
 mod forged;
 mod fsyncs;
 mod hostile;
+mod nameless;
 mod paths;
+mod privileges;
 mod protected;
+mod races;
 mod sessions;
 mod ships;
 

@@ -144,6 +144,30 @@ fn changes_of_files_leave_paths_known() {
     );
 }
 
+/// A file takes the place of a directory, whichever of them the exchange names first.
+#[test]
+fn a_directory_that_was_exchanged_is_not_known_any_more() {
+    let service = service(1_000);
+    let (client, cx) = (client(&service, true), Ctx::root());
+    let dir = client.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    client.create(&cx, Ino::ROOT, b"file", 0o644).unwrap();
+    let names = [&b"dir"[..], b"file"].map(|name| Name::new(Ino::ROOT, name));
+    for (from, to) in [(0, 1), (0, 1), (1, 0), (1, 0)] {
+        let known = Paths::default();
+        let version = client.paths_version();
+        for name in names {
+            known.put(version, &cx, (Ino::ROOT, name.name), dir);
+        }
+        let exchange = vfs::RenameFlags::EXCHANGE;
+        let exchanged = client.rename(&cx, names[from], names[to], exchange);
+        exchanged.unwrap();
+        for name in names {
+            let found = known.get(client.paths_version(), &cx, (Ino::ROOT, name.name));
+            assert_eq!(found, None, "from {from} to {to}");
+        }
+    }
+}
+
 /// The service refuses one of two directories with the same name, which is undone.
 #[test]
 fn a_refused_directory_is_not_known_any_more() {

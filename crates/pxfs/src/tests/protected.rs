@@ -273,7 +273,10 @@ fn secrets() -> std::result::Result<(), String> {
     keeper.chmod(home, 0o755)?;
     keeper.chmod(home, 0o711)?;
     keeper.make(home, "A SECRET", 0o644)?;
-    Ok(())
+    // Users may list it, and reach nothing in it.
+    keeper.chmod(home, 0o744)?;
+    let listed = keeper.make(home, "listed", 0o644)?;
+    keeper.write(listed, SECRET)
 }
 
 #[test]

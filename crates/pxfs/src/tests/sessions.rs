@@ -118,6 +118,44 @@ fn the_end_of_a_session_frees_what_it_had() {
     assert!(free - service.statfs().unwrap().blocks_free <= 2);
 }
 
+/// Two sessions hold a file without a name. It lives until both have released it.
+#[test]
+fn a_release_leaves_a_nameless_file_to_other_sessions() {
+    let service = service(1_000);
+    let cx = &Ctx::root();
+    let file = service.create(cx, Ino::ROOT, b"file", 0o600).unwrap().ino;
+    service.write(cx, file, 0, b"contents").unwrap();
+    service.forget(file, 1);
+    let mut sessions = [(); 2].map(|()| service.begin(user(0), true));
+    let run = |session: &mut Session, op| {
+        let (caller, time) = (None, service.clock.now());
+        let mut batch = Batch::default();
+        batch.push(&Operation { caller, time, op });
+        let answers = service.apply(session, &All, batch.bytes()).unwrap();
+        assert_eq!(answers.refused, []);
+    };
+    for session in &mut sessions {
+        run(session, Op::Hold { ino: file });
+    }
+    let [first, second] = &mut sessions;
+    let (at, which, holds) = (at(Ino::ROOT, "file"), Removal::Unlink, false);
+    run(first, Op::Remove { at, which, holds });
+    let release = || Op::Release {
+        ino: file,
+        count: 1,
+    };
+    run(first, release());
+    let mut contents = [0; 8];
+    assert_eq!(service.read(cx, file, 0, &mut contents), Ok(8));
+    assert_eq!(&contents, b"contents");
+    run(second, release());
+    assert_eq!(service.getattr(cx, file), Err(Errno::STALE));
+    let [first, second] = sessions;
+    service.end(first);
+    service.end(second);
+    assert!(service.audit().is_empty());
+}
+
 fn world_file() -> Op<'static> {
     Op::Make {
         at: at(Ino::ROOT, "file"),

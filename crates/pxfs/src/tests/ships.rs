@@ -332,25 +332,36 @@ fn a_lost_session_undoes_a_ship_and_what_came_after_it() {
     assert_eq!(inode(&client, Ino::ROOT, "later"), Err(Errno::NOENT));
 }
 
-/// A put of a value fails, or the service refuses it.
+/// A put of a value fails, or the service refuses it, in a ship of which the calls wait or not.
 #[test]
 fn pages_of_a_put_without_effect_are_reserved_again() {
-    let service = service(1_000);
-    let clients = [client(&service, true), client(&service, true)];
-    let [first, second] = clients.each_ref();
-    let (at, value) = (Name::new(Ino::ROOT, b"name"), [1; 3 * 4096]);
-    let put = |fs: &Client, condition| fs.put(&cx(), at, 0o600, &value, condition);
-    assert_eq!(put(second, Condition::Is(b"other")), Err(Errno::CANCELED));
-    assert!(second.has_all_reserved());
-    put(second, Condition::Absent).unwrap();
-    put(first, Condition::Absent).unwrap();
-    first.sync().unwrap();
-    assert_eq!(second.sync(), Err(Errno::CANCELED));
-    assert!(second.has_all_reserved());
-    put(second, Condition::Is(&value)).unwrap();
-    second.sync().unwrap();
-    drop(clients);
-    assert_eq!(service.audit(), []);
+    for is_beside in [false, true] {
+        let service = service(1_000);
+        let clients = [client(&service, true), client(&service, true)];
+        let [first, second] = clients.each_ref();
+        let (at, value) = (Name::new(Ino::ROOT, b"name"), [1; 3 * 4096]);
+        let put = |fs: &Client, condition| fs.put(&cx(), at, 0o600, &value, condition);
+        assert_eq!(put(second, Condition::Is(b"other")), Err(Errno::CANCELED));
+        assert!(second.has_all_reserved());
+        put(second, Condition::Absent).unwrap();
+        // The last byte counts, too.
+        let mut other = value;
+        other[value.len() - 1] = 2;
+        assert_eq!(put(second, Condition::Is(&other)), Err(Errno::CANCELED));
+        put(first, Condition::Absent).unwrap();
+        first.sync().unwrap();
+        if is_beside {
+            let mut ships = Flying::new(second);
+            ships.step();
+            ships.land();
+        }
+        assert_eq!(second.sync(), Err(Errno::CANCELED));
+        assert!(second.has_all_reserved(), "beside calls: {is_beside}");
+        put(second, Condition::Is(&value)).unwrap();
+        second.sync().unwrap();
+        drop(clients);
+        assert_eq!(service.audit(), []);
+    }
 }
 
 /// A store without space for the value.

@@ -10,6 +10,7 @@ use crate::store::Store;
 use crate::{PartitionRecord, ScmError, table};
 use crash::program::{Memory, Program, explore, replay};
 use crash::{Options, PersistModel};
+use medium::{CutAfter, PowerCut};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -214,7 +215,10 @@ impl Program for Extents {
 }
 
 /// Makes, replaces and removes partitions and access lists.
-struct Changes;
+struct Changes {
+    /// Whether a crash has left two versions of an access list before.
+    is_after_crash: bool,
+}
 
 type Change = fn(&Arc<Sim>) -> Result<(), ScmError>;
 /// The partitions, the runs of each, and the access lists.
@@ -267,7 +271,12 @@ impl Program for Changes {
         let partition = store.partition("p", &ROOT).map_err(text)?;
         partition
             .create_extent(run(1, 3), identities()[1])
-            .map_err(text)
+            .map_err(text)?;
+        drop((partition, store));
+        match self.is_after_crash {
+            true => leave_two_versions(&pm),
+            false => Ok(()),
+        }
     }
 
     fn run(&self, pm: Memory, mark: &dyn Fn(u64)) -> Result<(), String> {
@@ -312,6 +321,19 @@ impl Program for Changes {
     }
 }
 
+/// Replaces an access list, up to the removal of its older version.
+fn leave_two_versions(pm: &Memory) -> Result<(), String> {
+    let cut = Arc::new(PowerCut::new(pm.clone()));
+    let store = Store::open(Simulated::new(&(cut.clone() as Memory))).map_err(text)?;
+    // The fence after the seal of the new version. The seed keeps the seal.
+    cut.cut_after(CutAfter::Fences(2), 1, PersistModel::Words);
+    let cut_off = store.set_list(1, list(1));
+    match cut.outcome() {
+        Some(Ok(report)) if cut_off.is_err() && (report.stores, report.lost) == (1, 0) => Ok(()),
+        other => Err(format!("a cut with another outcome: {other:?}")),
+    }
+}
+
 fn options(model: PersistModel) -> Options {
     Options {
         model,
@@ -335,11 +357,12 @@ fn no_crash_breaks_a_change_of_extents() {
 
 #[test]
 fn no_crash_breaks_a_change_of_records() {
-    for model in PersistModel::ALL {
-        let explored = explore(&Changes, &options(model)).unwrap();
+    let both = |model| [false, true].map(|is_after_crash| (model, is_after_crash));
+    for (model, is_after_crash) in PersistModel::ALL.into_iter().flat_map(both) {
+        let explored = explore(&Changes { is_after_crash }, &options(model)).unwrap();
         assert!(
             explored.failure.is_none(),
-            "{model}: {:?}",
+            "{model}, after a crash: {is_after_crash}: {:?}",
             explored.failure
         );
         assert!(explored.distinct > 40, "{model}: {explored:?}");
@@ -363,10 +386,13 @@ fn is_found(program: &impl Program, bug: Bug) -> bool {
 
 #[test]
 fn each_seeded_bug_is_found() {
+    let changes = Changes {
+        is_after_crash: false,
+    };
     for bug in Bug::ALL {
         let found = match bug {
             Bug::SealBeforeRecord | Bug::RemoveBeforeReplaced | Bug::PartitionBeforeTable => {
-                is_found(&Changes, *bug)
+                is_found(&changes, *bug)
             }
             _ => is_found(&Extents, *bug),
         };

@@ -1,6 +1,8 @@
 //! Rights that a client has, and those that it lacks.
 
-use crate::world::{GROUP, Manager, PAGE, Role, STRANGER, World, identity, take_turns, writable};
+use crate::world::{
+    GROUP, Manager, PAGE, Role, STRANGER, World, identity, run, take_turns, writable,
+};
 use medium::{MapOptions, Pmem};
 use rustix::io::Errno;
 use scm::files::Part;
@@ -18,6 +20,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_read_only_descriptor_cannot_be_opened_again_for_writing,
     ),
     (
+        "nobody_writes_extents_that_grant_reading",
+        nobody_writes_extents_that_grant_reading,
+    ),
+    (
         "a_client_without_a_right_gets_a_reason",
         a_client_without_a_right_gets_a_reason,
     ),
@@ -29,6 +35,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 
 pub(crate) const CLIENTS: &[(&str, Role)] = &[
     ("reader", reader),
+    ("of-writers", of_writers),
     ("open-again", open_again),
     ("stranger", stranger),
     ("member", member),
@@ -54,6 +61,30 @@ fn member(world: &World) {
     let window = writable(share.descriptor).unwrap();
     window.store_word(24 * PAGE, 1);
     assert!(matches!(world.class(identity(2)), Err(ScmError::Denied(_))));
+}
+
+/// The access list grants both rights, and the extents one.
+fn nobody_writes_extents_that_grant_reading() {
+    let Some(manager) = Manager::as_root() else {
+        return;
+    };
+    let readable = readable();
+    manager.pages.create_extent(run(40, 2), readable).unwrap();
+    manager.run("of-writers", &[STRANGER, GROUP]);
+    let (_, is_writable) = manager.world.class(readable).unwrap();
+    assert!(!is_writable, "root reads, too");
+}
+
+fn readable() -> Identity {
+    Identity::new(3, Rights::READ).unwrap()
+}
+
+fn of_writers(world: &World) {
+    let (_, is_writable) = world.class(identity(3)).unwrap();
+    assert!(is_writable);
+    let (share, is_writable) = world.class(readable()).unwrap();
+    assert!(!is_writable);
+    assert!(writable(share.descriptor).is_err());
 }
 
 fn a_client_without_a_right_gets_a_reason() {
