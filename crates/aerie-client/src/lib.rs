@@ -14,6 +14,7 @@
 //!   for a client keeps for a moment.
 //! - `schedule`: when the thread of a client ships.
 //! - `remote`, `mapped`: the file system of a client that does not map the store, and of one that does.
+//! - `instead`: calls that the service runs in place of a mapped client.
 //! - `values`: values of a client that maps the store.
 //! - `client`: connects, and chooses between them.
 //! - `files`: files by their paths, and open files.

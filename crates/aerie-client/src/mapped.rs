@@ -346,6 +346,10 @@ impl<P: Memory> Mapped<P> {
             let reason = reason.unwrap_or_else(|| why.to_string());
             tracing::error!("the file system is gone: {reason}; what was not shipped is lost");
             self.fs().reset();
+            // The service keeps the connection when it ends a session alone.
+            self.schedule.stop();
+            self.linger.end();
+            self.connection().end(&reason);
         }
         Errno::NODEV
     }

@@ -183,15 +183,16 @@ impl Scratch {
 
 impl crate::process::Process {
     /// Sends what the backend has not sent yet: the process ends, or another one begins, which must find the
-    /// files that it inherits.
-    pub(crate) fn send(&self) {
-        if let Some(fs) = self.connected()
-            && let Err(errno) = self.backend.finish(fs)
+    /// files that it inherits. Returns whether that has failed.
+    pub(crate) fn send(&self) -> bool {
+        let sent = self.connected().map_or(Ok(()), |fs| self.finish(fs));
+        if let Err(errno) = sent
             && errno != vfs::Errno::NODEV
         {
             // The text of an error takes memory of libc, which holds its locks during a fork.
             let (id, number) = (kernel::process_id(), errno.raw_os_error());
             eprintln!("selvedge run: the last changes of process {id} are lost (errno {number})");
         }
+        sent.is_err()
     }
 }

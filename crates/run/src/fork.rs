@@ -14,6 +14,7 @@ use libc::{
     CLONE_THREAD, CLONE_VFORK, CLONE_VM, SIGCHLD, SYS_clone, SYS_clone3, SYS_fork, SYS_vfork,
 };
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Flags, and the stack of the child or 0.
 fn arguments(call: &Call) -> crate::kernel::Result<(u64, u64)> {
@@ -38,7 +39,11 @@ pub(crate) fn fork(call: &Call) -> Answer {
         return copy(call, flags, stack);
     }
     if has(CLONE_VFORK) && !has(CLONE_THREAD) && !process.is_vfork_child() {
-        process.send();
+        let used = process.connection();
+        if process.send() {
+            // A child can neither leave a connection nor make one.
+            process.leave_connection(used);
+        }
         let calls = process.gate.read();
         // With a copy, `posix_spawn` does not learn that the program did not start.
         let shares = process.can_share_memory() || stack != 0 && process.fs().is_ok();
@@ -72,6 +77,10 @@ fn copy(call: &Call, flags: u64, stack: u64) -> Answer {
         }
         _ => (SYS_clone, [flags, 0, 0, 0, 0, 0]),
     };
+    let shares_descriptors = flags & libc::CLONE_FILES as u64 != 0;
+    process
+        .shares_descriptors
+        .store(shares_descriptors, Relaxed);
     process.share_with_child();
     if stack != 0 {
         return Err(Stop::With(args)); // the child starts elsewhere, and is noticed at its first call

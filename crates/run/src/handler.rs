@@ -8,7 +8,7 @@
 //! | on the contents of a file that has a shared mapping | the mount (`calls::mapped`) |
 //! | `mmap` of a shared mapping, `execve`, locks, `inotify_add_watch`, `name_to_handle_at`, named pipes, devices and sockets | the mount of the store at the same path, if there is one |
 //! | `sendmsg` of a descriptor of the store | the kernel, with a descriptor of the mount |
-//! | `ioctl` on a file of the store | `ENOTTY` |
+//! | `ioctl` on a file of the store | this process, the few that all files have; others get `ENOTTY` |
 //! | `io_uring_setup`, `io_setup` | `ENOSYS`, since their requests are not system calls on files |
 //! | all others | the kernel |
 
@@ -207,7 +207,12 @@ extern "C" fn handle(frame: &mut Frame) {
     };
     match answered {
         Ok(value) => frame.finish(value),
-        Err(Stop::Errno(errno)) => frame.finish(kernel::encode(Err(errno))),
+        Err(Stop::Errno(errno)) => {
+            if errno == vfs::Errno::IO {
+                process.tell_loss();
+            }
+            frame.finish(kernel::encode(Err(errno)));
+        }
         Err(Stop::With(args)) => frame.args = args,
         Err(Stop::Again) => frame.done = 2,
         Err(Stop::Kernel | Stop::Waits(_)) => {}
@@ -250,10 +255,7 @@ impl Frame {
 fn answer_in_session(call: &Call) -> calls::Answer {
     let used = call.process.connection();
     match answer(call) {
-        Err(Stop::Errno(vfs::Errno::NODEV)) => {
-            call.process.leave_connection(used)?;
-            answer(call)
-        }
+        Err(Stop::Errno(vfs::Errno::NODEV)) if call.process.leave_connection(used) => answer(call),
         answered => answered,
     }
 }
@@ -271,9 +273,12 @@ fn answer(call: &Call) -> calls::Answer {
         SYS_sendfile | SYS_copy_file_range | SYS_splice => calls::copies::copy(call),
         _ => {
             let _calls = call.process.gate.read();
+            let is_on_path = || CLASSES[call.number as usize].load(Relaxed) != FD;
             match by_the_store(call) {
                 // The directory of a path that was known (`vfs::Paths`) has gone meanwhile.
-                Err(Stop::Errno(vfs::Errno::STALE)) => Err(Stop::Errno(vfs::Errno::NOENT)),
+                Err(Stop::Errno(vfs::Errno::STALE)) if is_on_path() => {
+                    Err(Stop::Errno(vfs::Errno::NOENT))
+                }
                 answer => answer,
             }
         }
@@ -327,7 +332,7 @@ fn by_the_store(call: &Call) -> calls::Answer {
         SYS_sendmsg => descriptors::send(call),
         SYS_sync => {
             // Nobody learns of an error, as in the kernel.
-            let _ = call.process.connected().map(|fs| fs.sync());
+            let _ = call.process.connected().map(|fs| call.process.finish(fs));
             Err(Stop::Kernel)
         }
         _ => Err(Stop::Kernel),

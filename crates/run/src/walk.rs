@@ -89,8 +89,6 @@ pub(crate) struct Found<'f> {
     pub(crate) node: Option<(Node<'f>, Attr)>,
     /// Whether a slash follows the name.
     pub(crate) has_slash: bool,
-    /// Whether the path ends with a symbolic link that is followed only since a slash comes after it.
-    pub(crate) is_linked: bool,
 }
 
 impl<'f> Found<'f> {
@@ -102,7 +100,6 @@ impl<'f> Found<'f> {
             name: LastName::new(),
             node: Some((Node::borrowed(fs, ino), attr)),
             has_slash: false,
-            is_linked: false,
         })
     }
 
@@ -121,7 +118,7 @@ impl<'f> Found<'f> {
 
     /// The name, for a call that makes a node there.
     pub(crate) fn new_name(&self) -> Result<&[u8]> {
-        match self.node.is_some() || self.name.is_empty() || self.is_linked {
+        match self.node.is_some() || self.name.is_empty() {
             true => Err(Errno::EXIST),
             false => Ok(&self.name),
         }
@@ -165,7 +162,7 @@ impl<'f> Walk<'f> {
             _ => (Node::borrowed(self.fs, start), 0),
         };
         let mut text = Cow::Borrowed(path);
-        let (mut links, mut is_linked) = (0, false);
+        let mut links = 0;
         let mut is_new = known.is_none();
         loop {
             if at == 0 && text.starts_with(b"/") {
@@ -206,7 +203,6 @@ impl<'f> Walk<'f> {
                             name,
                             node,
                             has_slash,
-                            is_linked,
                         }));
                     }
                     Step::Down(node) => dir = node,
@@ -215,7 +211,6 @@ impl<'f> Walk<'f> {
                         if links > LINKS_MAX {
                             return Err(Errno::LOOP);
                         }
-                        is_linked |= is_last && !self.follow;
                         (text, at, is_new) = (Cow::Owned(path), 0, false);
                     }
                 },
@@ -253,7 +248,6 @@ impl<'f> Walk<'f> {
             name: LastName::new(),
             node: Some((node, attr)),
             has_slash: false,
-            is_linked: false,
         }))
     }
 

@@ -30,6 +30,19 @@ kept.flush()
 print(open('kept').read())
 open('new', 'w').write('text')
 print(sorted(os.listdir('.')))
+os.mkdir('sub')
+stop(0, True)
+print(subprocess.run(['pwd'], cwd='sub', stdout=subprocess.PIPE).stdout.endswith(b'/sub\n'))
+source = open('/tmp/' + str(os.getpid()), 'w+')
+source.write('0123456789')
+source.flush()
+source.seek(0)
+target = open('target', 'w')
+target.write('target ')
+target.flush()
+stop(0, True)
+print(os.sendfile(target.fileno(), source.fileno(), None, 10), open('target').read())
+os.unlink(source.name)
 os.mkdir('all')
 child, made, errors = stop(0.3, False), [], []
 while child.poll() is None:
@@ -45,7 +58,7 @@ print(bool(missing) == bool(errors), set(errors) <= {5}, len(errors) < 2)
 END
     "#;
     let output = shell(&place, &[], script);
-    let expected = "one two\n['kept', 'new']\nTrue True True\n";
+    let expected = "one two\n['kept', 'new']\nTrue\n10 target 0123456789\nTrue True True\n";
     assert_eq!(stdout(&output), expected, "{}", stderr(&output));
     end(&place, server);
 }

@@ -10,7 +10,7 @@
 //! After a refusal the overlay is not what the service has made. The calls that were recorded since are then shipped at
 //! once, and the overlay is dropped.
 
-use super::{Access, Dirty, Host, LARGEST_REQUEST, Speculation};
+use super::{Access, Dirty, Host, LARGEST_REQUEST, Speculation, changes_files};
 use crate::seeded::{Bug, hit};
 use aerie_objects::{ObjectId, PAGE, Reserve};
 use aerie_proto::ops::{Answers, Batch};
@@ -65,6 +65,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
         let batch = std::mem::take(&mut state.batch);
         state.is_sent = true;
+        state.sends_changes = changes_files(&batch);
         Some(Sent {
             batch,
             told: std::mem::take(&mut state.told_in_batch),
@@ -92,7 +93,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             return answers.map(drop);
         }
         state.is_sent = false;
-        let answers = answers.inspect_err(|errno| self.drop_unshipped(state, *errno))?;
+        let answers = answers.inspect_err(|errno| {
+            self.drop_unshipped(state, Some(&sent.batch), *errno);
+        })?;
         let refused = self.take_answers(state, (&sent.batch, &sent.told), &answers);
         let is_refused = refused.is_some() && !hit(Bug::RefusalKept);
         let settled = self.fs.store.receive(&refused.unwrap_or_default());

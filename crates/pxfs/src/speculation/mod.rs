@@ -114,6 +114,8 @@ struct State {
     has_lost: bool,
     /// Whether the service may still have to run a batch, so that no other one may be shipped.
     is_sent: bool,
+    /// Whether others would see the changes of that batch.
+    sends_changes: bool,
     /// Number of times that all was dropped.
     session: u64,
 }
@@ -327,7 +329,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let dirty = std::mem::take(&mut state.dirty);
         if let Err(errno) = self.flush(dirty) {
             // No later batch may name contents that are not durable.
-            self.drop_unshipped(state, errno);
+            state.has_lost = true;
+            self.drop_unshipped(state, None, errno);
             return Err(errno);
         }
         if state.batch.count() == 0 {
@@ -347,7 +350,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 Ok(())
             }
             Err(errno) => {
-                self.drop_unshipped(state, errno);
+                self.drop_unshipped(state, Some(&batch), errno);
                 Err(errno)
             }
         }
@@ -359,7 +362,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         self.fs.forget_xattrs();
     }
 
-    fn drop_unshipped(&self, state: &mut State, errno: Errno) {
+    /// Drops what was recorded, after a ship of a batch has failed.
+    fn drop_unshipped(&self, state: &mut State, sent: Option<&Batch>, errno: Errno) {
+        state.has_lost |= sent.is_some_and(changes_files) || changes_files(&state.batch);
         // Under `selvedge run` a fork may hold locks that the text of an error needs.
         let number = errno.raw_os_error();
         self.drop_all(
@@ -372,17 +377,17 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     pub fn reset(&self) {
         let _gate = self.fs.gate.write();
         let mut state = self.state.lock();
-        let calls = operations(state.batch.bytes()).filter(|operation| {
-            let op = operation.as_ref().map(|operation| &operation.op);
-            op.is_ok_and(changes_files)
-        });
-        match calls.count() {
-            0 if !state.is_sent => self.clear(&mut state),
-            count => self.drop_all(
-                &mut state,
-                format!("the session has ended with {count} calls and perhaps a batch"),
-            ),
+        let is_sent = state.is_sent && state.sends_changes;
+        if !is_sent && !changes_files(&state.batch) {
+            self.clear(&mut state);
+            return;
         }
+        state.has_lost = true;
+        let count = state.batch.count();
+        self.drop_all(
+            &mut state,
+            format!("the session has ended with {count} calls and perhaps a batch"),
+        );
     }
 
     /// Whether calls were lost that were not shipped, since the last question.
@@ -394,7 +399,6 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         tracing::error!("{why}");
         let (number, errno) = (0, Errno::IO.raw_os_error());
         state.refusal.get_or_insert(Refused { number, errno, why });
-        state.has_lost = true;
         self.clear(state);
     }
 
@@ -637,14 +641,16 @@ fn take_choices(reserve: &mut Reserve, op: &Op<'_>) {
     }
 }
 
-/// Whether others would see what an operation does.
-fn changes_files(op: &Op<'_>) -> bool {
-    match op {
-        Op::Open { flags, .. } => flags.contains(OpenFlags::TRUNCATE),
-        Op::Hold { .. } | Op::Look { .. } | Op::Release { .. } => false,
-        Op::Access { .. } | Op::Return { .. } => false,
-        _ => true,
-    }
+/// Whether others would see what a batch does.
+fn changes_files(batch: &Batch) -> bool {
+    let mut all = operations(batch.bytes());
+    all.any(|operation| match operation.map(|operation| operation.op) {
+        Ok(Op::Open { flags, .. }) => flags.contains(OpenFlags::TRUNCATE),
+        Ok(Op::Hold { .. } | Op::Look { .. } | Op::Release { .. }) => false,
+        Ok(Op::Access { .. } | Op::Return { .. }) => false,
+        Ok(_) => true,
+        Err(_) => false,
+    })
 }
 
 /// The object and the pages that an operation has chosen.

@@ -45,6 +45,10 @@ pub(crate) fn copy(call: &Call) -> Answer {
     if call.number == SYS_copy_file_range && is_mixed {
         return Err(Errno::XDEV.into());
     }
+    // A session that has ended shows itself before anything is read.
+    for file in [&from.file, &to.file].into_iter().flatten() {
+        file.fs()?.getattr(&*call.process.cx()?, file.ino())?;
+    }
     let mut part = vec![0_u8; PART.min(len as usize)];
     let mut copied = 0_u64;
     while copied < len {
@@ -74,7 +78,11 @@ fn copy_part(call: &Call, from: &Side, to: &Side, part: &mut [u8]) -> Answer {
     let written = to.transfer(call, false, &mut part[..read as usize]);
     let done = *written.as_ref().unwrap_or(&0);
     from.unread(start, read - done)?;
-    written
+    match written {
+        // The bytes may be lost: the call must not be made again.
+        Err(Stop::Errno(Errno::NODEV)) => Err(Errno::IO.into()),
+        written => written,
+    }
 }
 
 impl Side {
@@ -139,7 +147,10 @@ impl Side {
                     Ok(())
                 }
             },
-            (None, None) => Ok(()),
+            (None, None) => {
+                let _ = kernel::seek(self.fd as u32, -(bytes as i64), SEEK_CUR);
+                Ok(())
+            }
         }
     }
 }

@@ -41,6 +41,8 @@ pub(crate) fn map(call: &Call) -> Answer {
         return Err(Errno::INVAL.into());
     }
     call.process.count(Reason::Answered);
+    // A session that has ended shows itself before there is a mapping.
+    file.fs()?.getattr(&*call.process.cx()?, file.ino())?;
     let flags = (flags | MAP_ANONYMOUS) as u64;
     let writable = (PROT_READ | PROT_WRITE) as u64;
     let mapped = call.with([address, len, writable, flags, u64::MAX, 0])?;

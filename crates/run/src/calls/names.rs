@@ -49,6 +49,9 @@ fn node(mode: u64, bits: u32, device: u64) -> vfs::Result<NewNode<'static>> {
 }
 
 fn make(call: &Call, at: At, new: &NewNode<'_>) -> Answer {
+    if ends_in_link(call, at)? {
+        return Err(Errno::EXIST.into());
+    }
     call.at(at, false, |session, found| {
         let name = found.new_name()?;
         if found.has_slash && !new.is_directory() {
@@ -70,7 +73,32 @@ fn symlink(call: &Call, at: At) -> Answer {
     make(call, at, &NewNode::symlink(&target)?)
 }
 
+/// Whether the path of a call ends with a symbolic link and a slash. Calls that change names do not follow it.
+fn ends_in_link(call: &Call, at: At) -> vfs::Result<bool> {
+    let Some((start, mut path)) = call.start(at)? else {
+        return Ok(false);
+    };
+    let end = path.iter().rposition(|byte| *byte != b'/');
+    let end = end.map_or(0, |last| last + 1);
+    if end == 0 || end == path.len() {
+        return Ok(false);
+    }
+    path.truncate(end);
+    let session = call.session()?;
+    let found = session.resolve_from((start, path), false, &session.cx);
+    // The call itself finds out about errors.
+    Ok(match found {
+        Ok(Resolved::Inside(found, _dir)) => found
+            .attr()
+            .is_ok_and(|attr| attr.kind == FileType::Symlink),
+        _ => false,
+    })
+}
+
 fn remove(call: &Call, at: At, which: Removal) -> Answer {
+    if ends_in_link(call, at)? {
+        return Err(Errno::NOTDIR.into());
+    }
     call.at(at, false, |session, mut found| {
         if found.name.is_empty() {
             return Err(match (which, call_ends_in_dot(call, at)?) {
@@ -79,9 +107,6 @@ fn remove(call: &Call, at: At, which: Removal) -> Answer {
                 (Removal::Rmdir, false) => Errno::NOTEMPTY.into(),
                 (Removal::Unlink, _) => Errno::ISDIR.into(),
             });
-        }
-        if found.is_linked {
-            return Err(Errno::NOTDIR.into());
         }
         // A client would hold an inode with a reference, and lock it at the service when it is forgotten.
         found.node.take().ok_or(Errno::NOENT)?;
@@ -164,6 +189,10 @@ pub(crate) fn two(call: &Call) -> Answer {
     if !call.is_ours(from)? && !call.is_ours(to)? {
         return Err(Stop::Kernel);
     }
+    if ends_in_link(call, to)? || !is_link && ends_in_link(call, from)? {
+        let errno = if is_link { Errno::EXIST } else { Errno::NOTDIR };
+        return Err(errno.into());
+    }
     let session = call.session()?;
     let follow = is_link && flags & AT_SYMLINK_FOLLOW != 0;
     match (
@@ -222,9 +251,6 @@ fn link_descriptor(call: &Call, to: At) -> Answer {
 
 fn rename(session: &Session, from: &Found<'_>, mut to: Found<'_>, flags: i32) -> Answer {
     let source = from.attr()?;
-    if from.is_linked || to.is_linked {
-        return Err(Errno::NOTDIR.into());
-    }
     if from.name.is_empty() || to.name.is_empty() {
         return Err(Errno::BUSY.into());
     }

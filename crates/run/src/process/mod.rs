@@ -78,6 +78,12 @@ pub(crate) struct Process {
     /// the backend use it. A child of a fork leaves that of its parent as it is.
     fs: AtomicPtr<&'static dyn FileSystem>,
     connecting: Mutex<()>,
+    /// Whether changes are lost of which no call has told the program.
+    has_lost: AtomicBool,
+    /// Whether a child that is being made shares the table of descriptors.
+    pub(crate) shares_descriptors: AtomicBool,
+    /// Whether the connection has a reference to the working directory.
+    has_cwd: AtomicBool,
     pub(crate) gate: RwLock<()>,
     callers: Callers,
     users_differ: AtomicBool,
@@ -129,7 +135,7 @@ pub(crate) fn process() -> &'static Process {
 pub(crate) fn table() -> &'static [AtomicU32; FD_LIMIT] {
     match thread().fds.load(Relaxed) {
         0 => &FDS,
-        // SAFETY: `vfork` made the table, of this size and zeroed, and never frees it.
+        // SAFETY: `vfork` made the table, of this size and zeroed, and keeps it until the child has ended.
         address => unsafe { &*(address as *const [AtomicU32; FD_LIMIT]) },
     }
 }
@@ -169,6 +175,9 @@ impl Process {
             backend,
             fs: AtomicPtr::new(null_mut()),
             connecting: Mutex::new(()),
+            has_lost: AtomicBool::new(false),
+            shares_descriptors: AtomicBool::new(false),
+            has_cwd: AtomicBool::new(false),
             gate: RwLock::new(()),
             callers: Callers::default(),
             users_differ: AtomicBool::new(false),
@@ -223,6 +232,9 @@ impl Process {
         if let Some(fs) = self.connected() {
             return Ok(fs);
         }
+        if self.has_lost.load(Relaxed) {
+            return Err(Errno::IO); // `tell_loss` follows
+        }
         let _quiet = kernel::Quiet::new(); // threads of the backend get no signals of the program
         let connected = self.backend.connect(&self.store).map_err(|error| {
             eprintln!(
@@ -247,31 +259,50 @@ impl Process {
         Connection(self.fs.load(Acquire))
     }
 
-    /// Leaves a connection by which a call has failed with `ENODEV`, since the service ends that of a process which was
-    /// stopped for long, and of all when it ends itself. The next call connects again.
-    ///
-    /// # Errors
-    /// `EIO` if changes are lost with the connection, `ENODEV` if it has not ended.
-    pub(crate) fn leave_connection(&self, used: Connection) -> Result<()> {
+    /// Leaves a connection by which a call has failed with `ENODEV`, if it has ended: the service ends that of a process
+    /// which was stopped for long, and of all when it ends itself. The next call connects again, and fails with `EIO` if
+    /// changes are lost with the connection. Returns whether it is left.
+    pub(crate) fn leave_connection(&self, used: Connection) -> bool {
+        let has_ended = |fs: &dyn FileSystem| matches!(fs.statfs(), Err(Errno::NODEV));
         if used.0.is_null() || self.is_vfork_child() {
-            return Err(Errno::NODEV);
+            return false;
         }
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let Some(fs) = self.connected().filter(|_| self.connection() == used) else {
-            return Ok(()); // another thread was here
+            return true; // another thread was here
         };
-        let left = match self.backend.finish(fs) {
-            Ok(()) => return Err(Errno::NODEV),
-            Err(Errno::NODEV) => Ok(()),
-            Err(_) => Err(Errno::IO),
-        };
+        if !has_ended(fs) {
+            return false; // the answer of a call
+        }
+        let _ = self.finish(fs);
         self.fs.store(null_mut(), Release);
+        self.forget_references();
+        true
+    }
+
+    /// Sends what was not sent, and notes a loss.
+    pub(crate) fn finish(&self, fs: &dyn FileSystem) -> Result<()> {
+        let finished = self.backend.finish(fs);
+        if !matches!(finished, Ok(()) | Err(Errno::NODEV)) {
+            self.has_lost.store(true, Relaxed);
+        }
+        finished
+    }
+
+    /// A call returns `EIO` to the program.
+    pub(crate) fn tell_loss(&self) {
+        self.has_lost.store(false, Relaxed);
+    }
+
+    /// The next connection has no references. The next use of a description opens its file again.
+    fn forget_references(&self) {
         self.paths.clear();
-        // The next use of a description opens its file again.
-        self.files().for_each(|(_, number)| {
-            LOCAL[number as usize].fetch_and(!REFERS, AcqRel);
-        });
-        left
+        self.has_cwd.store(false, Relaxed);
+        for local in &LOCAL {
+            if local.load(Relaxed) & REFERS != 0 {
+                local.fetch_and(!REFERS, AcqRel);
+            }
+        }
     }
 
     /// The caller of calls on paths.
@@ -418,10 +449,14 @@ impl Process {
         thread().id.store(0, Relaxed);
         // The connection belongs to the parent, and ends with it: this process has nothing that keeps it open.
         self.fs.store(null_mut(), Release);
-        let is_shared = |fd: &u32| *fd == self.custodian.0 || !kernel::is_socket(*fd);
-        let sockets = crate::own::all().filter(|fd| !is_shared(fd));
-        sockets.for_each(crate::own::close);
+        self.has_lost.store(false, Relaxed);
+        if !self.shares_descriptors.load(Relaxed) {
+            let is_shared = |fd: &u32| *fd == self.custodian.0 || !kernel::is_socket(*fd);
+            let sockets = crate::own::all().filter(|fd| !is_shared(fd));
+            sockets.for_each(crate::own::close);
+        }
         self.paths.clear();
+        self.has_cwd.store(false, Relaxed);
         self.forget_credentials();
         self.files()
             .for_each(|(_, number)| LOCAL[number as usize].store(0, Relaxed));

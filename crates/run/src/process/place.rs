@@ -80,7 +80,10 @@ impl Process {
         self.set_cwd_number(ino.map_or(0, |ino| ino.0));
         // The parent of `vfork` has the old one, and does not learn of the new one.
         let lost = match thread().fds.load(Relaxed) {
-            0 => old,
+            0 => {
+                let had_reference = self.has_cwd.swap(ino.is_some(), Relaxed);
+                old.filter(|_| had_reference)
+            }
             _ => ino,
         };
         if let (Some(lost), Some(fs)) = (lost.filter(|ino| *ino != Ino::ROOT), self.connected()) {
