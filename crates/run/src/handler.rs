@@ -254,6 +254,10 @@ impl Frame {
 /// Answers a call, by another connection if that of the process has ended.
 fn answer_in_session(call: &Call) -> calls::Answer {
     let used = call.process.connection();
+    let reports_losses = matches!(call.number, SYS_fsync | SYS_fdatasync | SYS_syncfs);
+    if reports_losses && call.process.has_lost() && call.process.file(call.args[0]).is_some() {
+        return Err(Stop::Errno(vfs::Errno::IO));
+    }
     match answer(call) {
         Err(Stop::Errno(vfs::Errno::NODEV)) if call.process.leave_connection(used) => answer(call),
         answered => answered,

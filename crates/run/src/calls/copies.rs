@@ -45,10 +45,7 @@ pub(crate) fn copy(call: &Call) -> Answer {
     if call.number == SYS_copy_file_range && is_mixed {
         return Err(Errno::XDEV.into());
     }
-    // A session that has ended shows itself before anything is read.
-    for file in [&from.file, &to.file].into_iter().flatten() {
-        file.fs()?.getattr(&*call.process.cx()?, file.ino())?;
-    }
+    find_end_of_session(call, [&from, &to])?;
     let mut part = vec![0_u8; PART.min(len as usize)];
     let mut copied = 0_u64;
     while copied < len {
@@ -66,6 +63,17 @@ pub(crate) fn copy(call: &Call) -> Answer {
     }
     call.process.count(crate::shared::Reason::Answered);
     Ok(copied)
+}
+
+/// Fails if the session has ended, before anything is read.
+fn find_end_of_session(call: &Call, sides: [&Side; 2]) -> Result<()> {
+    let _calls = call.process.gate.read();
+    let mut files = sides.into_iter().filter_map(|side| side.file.as_ref());
+    files.try_for_each(|file| {
+        file.fs()?
+            .getattr(&*call.process.cx()?, file.ino())
+            .map(drop)
+    })
 }
 
 /// Reads once, and writes what was read. Bytes that cannot be written are not consumed.

@@ -236,12 +236,19 @@ fn link(session: &Session, from: &Found<'_>, to: &Found<'_>) -> Answer {
 fn link_descriptor(call: &Call, to: At) -> Answer {
     let file = call.file(0)?;
     file.fs()?;
+    if ends_in_link(call, to)? {
+        return Err(Errno::EXIST.into());
+    }
     let session = call.session()?;
     match session.resolve(call, to, false)? {
         Resolved::Inside(to, _to) => {
+            let name = to.new_name()?;
+            if to.has_slash {
+                return Err(Errno::NOENT.into());
+            }
             session
                 .fs
-                .link(&session.cx, file.ino(), to.dir.ino(), to.new_name()?)?;
+                .link(&session.cx, file.ino(), to.dir.ino(), name)?;
             session.fs.forget(file.ino(), 1);
             Ok(0)
         }

@@ -232,7 +232,7 @@ impl Process {
         if let Some(fs) = self.connected() {
             return Ok(fs);
         }
-        if self.has_lost.load(Relaxed) {
+        if self.has_lost() {
             return Err(Errno::IO); // `tell_loss` follows
         }
         let _quiet = kernel::Quiet::new(); // threads of the backend get no signals of the program
@@ -287,6 +287,11 @@ impl Process {
             self.has_lost.store(true, Relaxed);
         }
         finished
+    }
+
+    /// Whether changes are lost of which no call has told the program.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost.load(Relaxed)
     }
 
     /// A call returns `EIO` to the program.
@@ -450,7 +455,8 @@ impl Process {
         // The connection belongs to the parent, and ends with it: this process has nothing that keeps it open.
         self.fs.store(null_mut(), Release);
         self.has_lost.store(false, Relaxed);
-        if !self.shares_descriptors.load(Relaxed) {
+        let shares_descriptors = self.shares_descriptors.load(Relaxed);
+        if !shares_descriptors {
             let is_shared = |fd: &u32| *fd == self.custodian.0 || !kernel::is_socket(*fd);
             let sockets = crate::own::all().filter(|fd| !is_shared(fd));
             sockets.for_each(crate::own::close);
@@ -465,6 +471,7 @@ impl Process {
         });
         let mut locks = self.locks_held();
         locks.retain(|of, fd| match of {
+            LockOf::Process(_) if shares_descriptors => true,
             LockOf::Process(_) => {
                 crate::own::close(*fd);
                 false

@@ -273,6 +273,10 @@ static void attributes(void)
     int temporary = open(".", O_TMPFILE | O_RDWR, 0600);
     SHOW(temporary);
     SHOW(write(temporary, "t", 1));
+    SHOW(symlink("unnamed", "pointer"));
+    SHOW(linkat(temporary, "", AT_FDCWD, "pointer/", AT_EMPTY_PATH));
+    SHOW(linkat(temporary, "", AT_FDCWD, "slash/", AT_EMPTY_PATH));
+    SHOW(unlink("pointer"));
     SHOW(linkat(temporary, "", AT_FDCWD, "named", AT_EMPTY_PATH));
     SHOW(access("named", R_OK | W_OK));
     SHOW(close(temporary));
