@@ -16,7 +16,8 @@ use crate::fact::Fact;
 use std::sync::Arc;
 use vfs::{
     Atomicity, Attr, Cookie, Ctx, DirEntry, Errno, Fallocate, FileSystem, FileType, Ino, Name,
-    RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode, perm,
+    RenameFlags, Result, SeekKind, SetAttr, StatFs, XattrMode,
+    perm::{self, CAPABILITY},
 };
 
 /// Reading this extended attribute, of any file, makes everything durable that reached the
@@ -230,6 +231,24 @@ impl Ops {
         })
     }
 
+    /// Drops the capabilities of a program whose contents change. Before each write that does not come from its cache the
+    /// kernel leaves that to the server, also for the super-user (`FUSE_HANDLE_KILLPRIV_V2`).
+    fn drop_capabilities(&self, cx: &Ctx, ino: Ino) -> Result<()> {
+        let cx = Ctx {
+            uid: 0,
+            checked: true,
+            ..cx.clone()
+        };
+        if cx.is_write_back || self.fs.getxattr(&cx, ino, CAPABILITY).is_err() {
+            return Ok(());
+        }
+        match self.fs.removexattr(&cx, ino, CAPABILITY) {
+            // Another thread was first. Or this is the client of a user, who must not: its service does it.
+            Err(Errno::NODATA | Errno::PERM) => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// Runs `change` for a caller whose changes of data drop the set-id bits, or do not.
     fn change_data<T>(
         &self,
@@ -238,6 +257,7 @@ impl Ops {
         drop_set_id: bool,
         change: impl FnOnce(&Ctx) -> Result<T>,
     ) -> Result<Changed<T>> {
+        self.drop_capabilities(cx, ino)?;
         if !drop_set_id {
             return Ok(Changed {
                 result: change(cx)?,

@@ -35,6 +35,9 @@ impl<P: Pmem> Pxfs<P> {
             Some(size) if size < inode.attr.size => cut(tx, &inode, size)?,
             _ => {}
         }
+        if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
+            self.drop_capabilities(tx, &mut inode)?;
+        }
         let attr = &mut inode.attr;
         attr.perm = set.perm.unwrap_or(attr.perm);
         attr.uid = set.uid.unwrap_or(attr.uid);
@@ -132,7 +135,6 @@ impl<P: Pmem> Pxfs<P> {
         Ok(names_for(cx, self.xattrs(memory, &inode)?))
     }
 
-    /// Puts the changed attributes into a new page, so that the old ones stay whole until the commit.
     pub(crate) fn change_xattrs(
         &self,
         tx: &mut Transaction<'_, P>,
@@ -144,10 +146,41 @@ impl<P: Pmem> Pxfs<P> {
         perm::may_set_xattr(by.cx, &inode.attr, change.name())?;
         let mut xattrs = self.xattrs(tx, &inode)?;
         change.apply(&mut xattrs)?;
+        self.replace_xattrs(tx, &mut inode, xattrs)?;
+        inode.attr.ctime = by.now();
+        inode.store(tx)
+    }
+
+    /// Whether a file has capabilities of a program.
+    pub(crate) fn has_capabilities<M: Load>(&self, memory: &M, inode: &Inode) -> Res<bool> {
+        let all = self.xattrs(memory, inode)?;
+        Ok(all.iter().any(|(name, _)| name == perm::CAPABILITY))
+    }
+
+    /// Removes the capabilities of a program whose contents or owner change. The caller stores the inode.
+    pub(crate) fn drop_capabilities(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        inode: &mut Inode,
+    ) -> Res<()> {
+        if !self.has_capabilities(tx, inode)? {
+            return Ok(());
+        }
+        let mut xattrs = self.xattrs(tx, inode)?;
+        xattrs.retain(|(name, _)| name != perm::CAPABILITY);
+        self.replace_xattrs(tx, inode, xattrs)
+    }
+
+    /// Puts the attributes into a new page, so that the old ones stay whole until the commit. The caller stores the
+    /// inode.
+    fn replace_xattrs(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        inode: &mut Inode,
+        xattrs: Xattrs,
+    ) -> Res<()> {
         let bytes = encode(&xattrs, PAGE as usize)?;
         inode.has_xattrs = !xattrs.is_empty();
-        inode.attr.ctime = by.now();
-        inode.store(tx)?;
         if self.is_speculation() {
             self.keep_xattrs(inode.object, xattrs);
             return Ok(());

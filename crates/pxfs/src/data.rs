@@ -83,8 +83,19 @@ impl<P: Pmem> Pxfs<P> {
         for (index, within, part) in parts(off, data.len()) {
             change_page(tx, &file, index, within, &data[part])?;
         }
-        file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+        self.drop_privileges(tx, by, &mut file)?;
         touch(tx, &mut file, by.now())
+    }
+
+    /// Drops what a program gets by being executed, since its contents change. The caller stores the inode.
+    pub(crate) fn drop_privileges(
+        &self,
+        tx: &mut Transaction<'_, P>,
+        by: By<'_>,
+        file: &mut Inode,
+    ) -> Res<()> {
+        file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+        self.drop_capabilities(tx, file)
     }
 
     /// Makes room for a write whose bytes the caller stores: in pages of the file, and in those that
@@ -109,7 +120,7 @@ impl<P: Pmem> Pxfs<P> {
             tx.set_size(file.object, end)?;
         }
         let mut written = file;
-        written.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+        self.drop_privileges(tx, by, &mut written)?;
         touch(tx, &mut written, by.now())?;
         Ok(file)
     }
@@ -144,7 +155,7 @@ impl<P: Pmem> Pxfs<P> {
         if !kind.keeps_size() {
             grow(tx, &file, end)?;
         }
-        file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+        self.drop_privileges(tx, by, &mut file)?;
         touch(tx, &mut file, by.now())
     }
 

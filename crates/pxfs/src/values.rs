@@ -119,7 +119,7 @@ impl<P: Pmem> Pxfs<P> {
             tx.set_size(object, put.len)?;
         }
         if !is_new {
-            file.attr.perm = perm::perm_after_write(by.cx, &file.attr);
+            self.drop_privileges(tx, by, &mut file)?;
             touch(tx, &mut file, by.now())?;
         }
         Ok(PutFile { object, is_new })

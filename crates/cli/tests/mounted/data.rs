@@ -276,6 +276,36 @@ fn set_id_bits_are_dropped() {
 }
 
 #[test]
+fn capabilities_are_dropped() {
+    // VFS_CAP_REVISION_2 (linux/capability.h): CAP_DAC_OVERRIDE, permitted and effective.
+    let mut capability = [0; 20];
+    (capability[0], capability[3], capability[4]) = (1, 2, 2);
+    const NAME: &str = "security.capability";
+    on_each_engine(|dir| {
+        let path = &dir.join("program");
+        let has = || rustix::fs::getxattr(path, NAME, &mut [0_u8; 20]).is_ok();
+        let scripts = [
+            "printf x | dd of=program conv=notrunc status=none",
+            "echo more >>program",
+            ": >program",
+            "fallocate --length 100000 program",
+        ];
+        for user in [NOBODY, 0] {
+            for script in scripts {
+                fs::write(path, "#!/bin/sh\n").unwrap();
+                fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+                rustix::fs::setxattr(path, NAME, &capability, XattrFlags::empty()).unwrap();
+                assert!(has());
+                let mut shell = Command::new("sh");
+                shell.args(["-c", script]).current_dir(dir);
+                assert!(shell.uid(user).gid(user).status().unwrap().success());
+                assert!(!has(), "{script} by {user}");
+            }
+        }
+    });
+}
+
+#[test]
 fn times_before_1970_are_kept() {
     on_each_engine(|dir| {
         let file = read_write(&dir.join("file"));

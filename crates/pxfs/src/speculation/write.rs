@@ -122,7 +122,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             let file = self.fs.may_write(ino, off, data.len() as u64)?;
             let attr = &file.attr;
             let is_same = off + data.len() as u64 <= attr.size
-                && perm::perm_after_write(cx, attr) == attr.perm;
+                && perm::perm_after_write(cx, attr) == attr.perm
+                && !self.fs.has_capabilities(self.overlay(), &file)?;
             let is_touched = (attr.mtime, attr.ctime) != (now, now);
             let is_possible = is_same && (may_change || !is_touched);
             if !is_possible || self.missing(&file, off, data.len())? != Some(0) {

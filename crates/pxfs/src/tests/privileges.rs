@@ -4,7 +4,8 @@
 use super::clients::{client_of, service};
 use crate::InPlace;
 use oracle::ModelFs;
-use vfs::{Ctx, Fallocate, FileSystem, Ino, OpenFlags, SetAttr};
+use vfs::perm::CAPABILITY;
+use vfs::{Ctx, Errno, Fallocate, FileSystem, Ino, OpenFlags, SetAttr, XattrMode};
 
 const USER: u32 = 7;
 /// Modes of files of the super-user, which all others may write.
@@ -154,5 +155,101 @@ fn a_write_in_place_keeps_no_set_id_bits() {
         assert_ne!(write(), InPlace::Impossible, "the bits are gone");
         client.sync().unwrap();
         assert_eq!(perm(&*service, &name), expected);
+    }
+}
+
+/// The names of the attributes of the first case's file.
+fn attributes(fs: &dyn FileSystem, ino: Ino) -> Vec<Vec<u8>> {
+    let mut names = fs.listxattr(&Ctx::root(), ino).unwrap();
+    names.sort();
+    names
+}
+
+/// Runs a change of a file with capabilities, and compares what is left.
+fn must_drop(fs: &dyn FileSystem, beside: Option<&dyn FileSystem>, what: &str, change: Change) {
+    for cx in [Ctx::root(), Ctx::user(USER, USER)] {
+        let root = &Ctx::root();
+        let file = fs.lookup(root, Ino::ROOT, b"0").unwrap().ino;
+        fs.open(root, file, OpenFlags::WRITE).unwrap();
+        let set = |name| fs.setxattr(root, file, name, b"value", XattrMode::Set);
+        for others in [&[][..], &[&b"user.a"[..]]] {
+            others.iter().for_each(|name| set(name).unwrap());
+            set(CAPABILITY).unwrap();
+            change(fs, &cx, file).unwrap();
+            assert_eq!(attributes(fs, file), others, "{what} by {}", cx.uid);
+            fs.sync().unwrap();
+            beside.iter().for_each(|fs| {
+                assert_eq!(attributes(*fs, file), others, "{what}, shipped");
+            });
+        }
+        fs.removexattr(root, file, b"user.a").unwrap();
+        fs.release(file);
+        fs.forget(file, 1);
+    }
+}
+
+#[test]
+fn a_change_of_contents_or_owner_takes_capabilities() {
+    let chown: Change = |fs, _, ino| {
+        let set = SetAttr {
+            uid: Some(USER),
+            ..SetAttr::default()
+        };
+        fs.setattr(&Ctx::root(), ino, &set).map(drop)
+    };
+    for (what, change) in CHANGES.into_iter().chain([("a new owner", chown)]) {
+        let alone = service(1_000);
+        prepare(&*alone);
+        must_drop(&*alone, None, what, change);
+        let service = service(1_000);
+        prepare(&*service);
+        must_drop(&client_of(&service, 0, true), Some(&*service), what, change);
+    }
+}
+
+/// A write in place changes no attributes.
+#[test]
+fn a_file_with_capabilities_is_not_written_in_place() {
+    let service = service(1_000);
+    prepare(&*service);
+    let client = client_of(&service, 0, true);
+    let cx = &Ctx::root();
+    let file = client.lookup(cx, Ino::ROOT, b"0").unwrap().ino;
+    let write = || client.write_in_place(cx, file, 0, b"new").unwrap();
+    client.sync().unwrap();
+    client
+        .setxattr(cx, file, CAPABILITY, b"value", XattrMode::Set)
+        .unwrap();
+    assert_eq!(write(), InPlace::Impossible);
+    client.removexattr(cx, file, CAPABILITY).unwrap();
+    assert_ne!(write(), InPlace::Impossible);
+}
+
+/// On a mount of the super-user they would have an effect.
+#[test]
+fn a_client_of_a_user_gives_no_capabilities() {
+    let service = service(1_000);
+    let root = Ctx::root();
+    let own = service.create(&root, Ino::ROOT, b"own", 0o755).unwrap().ino;
+    let set = SetAttr {
+        uid: Some(USER),
+        gid: Some(USER),
+        ..SetAttr::default()
+    };
+    service.setattr(&root, own, &set).unwrap();
+    let client = client_of(&service, USER, false);
+    for cx in [
+        Ctx::user(USER, USER),
+        Ctx {
+            checked: true,
+            ..Ctx::user(USER, USER)
+        },
+        root,
+    ] {
+        let file = client.lookup(&cx, Ino::ROOT, b"own").unwrap().ino;
+        let given = client.setxattr(&cx, file, CAPABILITY, b"value", XattrMode::Set);
+        let shipped = client.sync();
+        assert!(given.and(shipped) == Err(Errno::PERM), "as {}", cx.uid);
+        assert_eq!(attributes(&*service, own), Vec::<Vec<u8>>::new());
     }
 }

@@ -20,6 +20,10 @@ pub(crate) const STICKY: u32 = 0o1000;
 /// The bits that `chmod` can set.
 pub const PERM_MASK: u32 = 0o7777;
 
+/// The extended attribute with the capabilities of a program. Each change of its contents or owner removes
+/// them, also one by the super-user.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
 const GROUP_EXEC: u32 = 0o010;
 const ANY_EXEC: u32 = 0o111;
 
@@ -231,24 +235,24 @@ fn has_usable_name(cx: &Ctx, name: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// `user.`: `EACCES` without write permission, `EPERM` on a sticky directory of another owner.
-/// Others: `EPERM` unless privileged or, except for `trusted.`, the owner. `EPERM` for all if
-/// flags forbid it. Errors of the name, unless the caller is the super-user.
+/// Others: `EPERM` unless privileged, since `security.` has the capabilities of programs. `EPERM` for
+/// all if flags forbid it. Errors of the name, unless the caller is the super-user.
 pub fn may_set_xattr(cx: &Ctx, attr: &Attr, name: &[u8]) -> Result<()> {
     has_usable_name(cx, name)?;
     if attr.flags.intersects(FileFlags::FIXED) {
         return Err(Errno::PERM);
     }
-    let owner = cx.is_privileged() || cx.uid == attr.uid;
     if name.starts_with(b"user.") {
+        let owner = cx.is_privileged() || cx.uid == attr.uid;
         if attr.kind == FileType::Directory && attr.perm & STICKY != 0 && !owner {
             return Err(Errno::PERM);
         }
         return access(cx, attr, Access::WRITE);
     }
-    if cx.is_privileged() || (owner && !name.starts_with(b"trusted.")) {
-        return Ok(());
+    match cx.is_privileged() {
+        true => Ok(()),
+        false => Err(Errno::PERM),
     }
-    Err(Errno::PERM)
 }
 
 /// Owner, group and permission bits of a new inode.
