@@ -165,8 +165,9 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
         let listed = self.list(cx, dir, after, &mut |entry, node| {
             // `.` is locked already, and `..` comes before it in the order of locks.
             let _held = (entry.cookie.0 > 2).then(|| node.lock.read());
-            let attr = self.find(entry.ino, node)?.attr;
-            let accepted = sink(entry, Some(&attr));
+            // A damaged inode does not hide the names beside it.
+            let found = self.find(entry.ino, node).map_err(Fault::errno).ok();
+            let accepted = sink(entry, found.as_ref().map(|found| &found.attr));
             if accepted && entry.cookie.0 > 2 {
                 node.life.refs.fetch_add(1, SeqCst);
             }
@@ -272,6 +273,11 @@ impl<P: Pmem> FileSystem for Bpfs<P> {
 
     fn sync(&self) -> Result<()> {
         self.vol.usable().map_err(Fault::errno)
+    }
+
+    fn nameless(&self) -> Vec<Ino> {
+        let nameless = self.nameless.lock();
+        nameless.iter().map(|ino| Ino(*ino)).collect()
     }
 
     fn statfs(&self) -> Result<StatFs> {

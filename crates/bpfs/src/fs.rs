@@ -15,6 +15,7 @@ use crate::table::{Node, Table};
 use crate::tx::Tx;
 use crate::volume::{Tree, Volume};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
+use hashbrown::HashSet;
 use medium::Pmem;
 use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -35,6 +36,8 @@ pub struct Bpfs<P: Pmem> {
     pub(crate) tree_lock: ShardedLock<()>,
     /// Held while the inode file grows.
     pub(crate) grow_lock: Mutex<()>,
+    /// Inodes that have lost their last name, and whose space is not free yet.
+    pub(crate) nameless: Mutex<HashSet<u64>>,
     pub(crate) indexes: Indexes,
     pub(crate) info: SuperInfo,
 }
@@ -266,6 +269,18 @@ impl<P: Pmem> Bpfs<P> {
         }
     }
 
+    /// Takes note of an inode that has lost a name, and frees it if nothing refers to it.
+    pub(crate) fn unnamed(&self, ino: Ino, node: &Node) {
+        {
+            let mut nameless = self.nameless.lock();
+            // After the end of its life nobody would take it out again.
+            if node.life.live.load(SeqCst) && node.life.names.load(SeqCst) == 0 {
+                nameless.insert(ino.0);
+            }
+        }
+        self.reap(ino, node);
+    }
+
     /// Frees an inode that has neither name nor reference. No stored pointer leads to it, so
     /// only the maps change. The operation that removes the last name or reference calls this.
     pub(crate) fn reap(&self, ino: Ino, node: &Node) {
@@ -284,6 +299,7 @@ impl<P: Pmem> Bpfs<P> {
         node.blocks.store(0, Relaxed);
         node.subdirs.store(0, Relaxed);
         node.nameable.store(false, Relaxed);
+        self.nameless.lock().remove(&ino.0);
         self.inodes.release(ino.0);
     }
 

@@ -203,6 +203,7 @@ impl<P: Pmem> Bpfs<P> {
             clock: o.clock,
             tree_lock: ShardedLock::new(()),
             grow_lock: Mutex::new(()),
+            nameless: Mutex::default(),
             indexes: Indexes::new(indexes::LIMIT_BYTES),
             info,
         })

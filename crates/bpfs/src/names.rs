@@ -357,7 +357,7 @@ impl<P: Pmem> Bpfs<P> {
         }
         victim.node.life.names.fetch_sub(1, SeqCst);
         drop((victim_held, held));
-        self.reap(ino, victim.node);
+        self.unnamed(ino, victim.node);
         Ok(())
     }
 

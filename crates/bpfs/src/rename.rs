@@ -172,7 +172,7 @@ impl<P: Pmem> Bpfs<P> {
         self.apply_rename(&plan, &moved, &mut indexes, lock)?;
         drop((moved, other, from_held));
         if let Some(gone) = plan.replaced() {
-            self.reap(gone.ino, self.table.node(gone.ino));
+            self.unnamed(gone.ino, self.table.node(gone.ino));
         }
         Ok(())
     }

@@ -352,6 +352,10 @@ impl<P: Pmem + 'static> FileSystem for SoupFs<P> {
         self.core.persist().map_err(Fault::errno)
     }
 
+    fn nameless(&self) -> Vec<Ino> {
+        self.core.nameless().map(|node| node.ino).collect()
+    }
+
     fn statfs(&self) -> Result<StatFs> {
         let core = &self.core;
         let free = core.alloc.free(&core.space).map_err(Fault::errno)?;

@@ -201,7 +201,7 @@ impl<P: Pmem> Volume<P> {
     }
 
     /// The stored inodes without a name that are still referenced.
-    fn nameless(&self) -> impl Iterator<Item = Arc<Node>> {
+    pub(crate) fn nameless(&self) -> impl Iterator<Item = Arc<Node>> {
         self.nodes.all().filter(|node| {
             let state = node.state.read();
             state.links == 0 && state.is_stored

@@ -73,3 +73,36 @@ fn a_reused_inode_number_has_another_generation() {
         assert!(numbers.len() < 20, "{mode}: no number was used again");
     }
 }
+
+/// A front end waits for these before it says that there is no space.
+#[test]
+fn inodes_that_have_lost_their_names_are_known_until_they_are_free() {
+    for mode in Mode::ALL {
+        let fs = fresh(mode, MIB);
+        let kept = fs.create(&root(), Ino::ROOT, b"kept", 0o600).unwrap().ino;
+        let over = fs.create(&root(), Ino::ROOT, b"over", 0o600).unwrap().ino;
+        fs.link(&root(), kept, Ino::ROOT, b"second").unwrap();
+        fs.forget(kept, 1);
+        fs.unlink(&root(), Ino::ROOT, b"second").unwrap();
+        assert_eq!(fs.nameless(), [], "{mode}: it has a name");
+        let (from, to) = (
+            vfs::Name::new(Ino::ROOT, b"kept"),
+            vfs::Name::new(Ino::ROOT, b"over"),
+        );
+        fs.rename(&root(), from, to, vfs::RenameFlags::empty())
+            .unwrap();
+        assert_eq!(fs.nameless(), [over], "{mode}");
+        fs.unlink(&root(), Ino::ROOT, b"over").unwrap();
+        let mut both = fs.nameless();
+        both.sort();
+        assert_eq!(both, [kept, over], "{mode}");
+        fs.forget(kept, 1);
+        assert_eq!(fs.nameless(), [over], "{mode}");
+        fs.forget(over, 1);
+        assert_eq!(fs.nameless(), [], "{mode}");
+        let file = fs.create(&root(), Ino::ROOT, b"new", 0o600).unwrap().ino;
+        fs.forget(file, 1);
+        fs.unlink(&root(), Ino::ROOT, b"new").unwrap();
+        assert_eq!(fs.nameless(), [], "{mode}: nothing referred to it");
+    }
+}

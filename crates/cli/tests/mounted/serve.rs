@@ -2,11 +2,14 @@
 
 use crate::fixture::{Fixture, Server, finish, run, selvedge, stderr, stdout, wait_for};
 use crate::run::library;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::thread;
 
 /// An image of PXFS and its service.
 pub(crate) fn served(args: &[&str]) -> (Fixture, Server) {
@@ -38,6 +41,36 @@ pub(crate) fn end(place: &Fixture, mut server: Server) {
     assert_eq!(server.wait(), Some(0));
     assert!(!place.path("socket").exists());
     place.fsck();
+}
+
+/// The lookup of each finds no name, and one of them makes it.
+#[test]
+fn two_mounts_that_open_a_new_file_at_once_get_the_same() {
+    let (place, server) = served(&[]);
+    let second = Fixture::new();
+    run(0, &["mount", socket(&place), place.dir_str()]);
+    run(0, &["mount", socket(&place), second.dir_str()]);
+    let start = Barrier::new(2);
+    thread::scope(|scope| {
+        for dir in [place.dir(), second.dir()] {
+            let start = &start;
+            scope.spawn(move || {
+                for i in 0..200 {
+                    start.wait();
+                    let mut file = File::options();
+                    let file = file.append(true).create(true).open(dir.join(i.to_string()));
+                    file.unwrap().write_all(b"line\n").unwrap();
+                }
+            });
+        }
+    });
+    for i in 0..200 {
+        let lines = fs::read(place.dir().join(i.to_string())).unwrap();
+        assert_eq!(lines, b"line\nline\n");
+    }
+    place.umount();
+    second.umount();
+    end(&place, server);
 }
 
 #[test]

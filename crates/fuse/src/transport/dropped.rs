@@ -1,7 +1,7 @@
 //! Whether the kernel still has an inode.
 //!
 //! The kernel releases an inode by the message FORGET, without an answer. One thread may have read
-//! that message and not yet processed it while another thread answers a `statfs`. The `statfs`
+//! that message and not yet processed it while another thread answers a `statfs`, or a call that takes space. It
 //! would then miss the room of a file that was just removed. So it asks the kernel about each inode
 //! without a name that is still referenced: it notifies the kernel that the inode's attributes are
 //! stale. If the notification fails with `ENOENT`, the kernel has no such inode, and the `statfs`
@@ -22,7 +22,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use vfs::Ino;
+use vfs::{Errno, Ino, Result};
 
 /// Longest time that a `statfs` waits for the next FORGET: long enough for the disk to be busy. All of it
 /// passes only if every thread that serves waits here, or the kernel waits for one.
@@ -94,6 +94,18 @@ impl Dropped {
     pub(crate) fn forgetting(&self) -> Forgetting<'_> {
         self.forgetting.fetch_add(1, Ordering::SeqCst);
         Forgetting(self)
+    }
+
+    /// Runs a call that takes space. If there is none, inodes that the kernel has dropped are given back first. Not for
+    /// writes from the kernel's cache: to drop an inode may wait for them.
+    pub(crate) fn with_space<T>(&self, ops: &Ops, call: impl Fn() -> Result<T>) -> Result<T> {
+        match call() {
+            Err(Errno::NOSPC) => {
+                self.wait(ops);
+                call()
+            }
+            done => done,
+        }
     }
 
     /// Waits until the inodes are given back that the kernel has dropped.

@@ -1,9 +1,10 @@
 //! Values of [`vfs`] as the crate `fuser` has them, and back.
 
-use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use crate::ops;
+use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use vfs::{Attr, SetTime, Timestamp};
+use vfs::{Attr, Ctx, SetTime, Timestamp};
 
 /// The count that [`io_errors`] returns.
 static IO_ERRORS: AtomicU64 = AtomicU64::new(0);
@@ -24,6 +25,19 @@ pub(super) fn errno(e: vfs::Errno) -> Errno {
         count_io_error();
     }
     Errno::from_i32(e.raw_os_error())
+}
+
+/// The caller of a request.
+pub(super) fn ctx(req: &Request) -> Ctx {
+    ops::caller(req.uid(), req.gid(), req.pid())
+}
+
+/// The caller of a request that moves the access time, unless `noatime`.
+pub(super) fn reader(req: &Request, noatime: bool) -> Ctx {
+    Ctx {
+        noatime,
+        ..ctx(req)
+    }
 }
 
 pub(super) fn file_type(kind: vfs::FileType) -> FileType {

@@ -8,14 +8,13 @@ mod tests;
 
 pub use convert::io_errors;
 
-use crate::ops;
 use crate::options::MountOptions;
 use crate::transport::dropped::Dropped;
 use crate::transport::late::Late;
 use crate::transport::short_lived::ShortLived;
 use crate::transport::written::Written;
 use bypass::{Bypass, leaves_atime, reads_only};
-use convert::{absent, errno, file_attr, file_type, set_time, timestamp, unread};
+use convert::{absent, ctx, errno, file_attr, file_type, reader, set_time, timestamp, unread};
 use fuser::{
     CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier,
@@ -122,6 +121,10 @@ impl DevFuse {
         }
     }
 
+    fn with_space<T>(&self, call: impl Fn() -> vfs::Result<T>) -> vfs::Result<T> {
+        self.dropped.with_space(&self.ops, call)
+    }
+
     /// Replies with an inode and a reference to it.
     fn reply_entry(&self, result: vfs::Result<Attr>, reply: ReplyEntry) {
         match result {
@@ -145,18 +148,6 @@ impl DevFuse {
         {
             tracing::warn!("the kernel refused to drop the attributes of inode {ino}: {e}");
         }
-    }
-}
-
-fn ctx(req: &Request) -> Ctx {
-    ops::caller(req.uid(), req.gid(), req.pid())
-}
-
-/// The caller of a request that moves the access time, unless `noatime`.
-fn reader(req: &Request, noatime: bool) -> Ctx {
-    Ctx {
-        noatime,
-        ..ctx(req)
     }
 }
 
@@ -251,9 +242,8 @@ impl Filesystem for DevFuse {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let made = self
-            .ops
-            .mknod(&ctx(req), parent.0, name.as_bytes(), mode, rdev);
+        let name = name.as_bytes();
+        let made = self.with_space(|| self.ops.mknod(&ctx(req), parent.0, name, mode, rdev));
         self.reply_entry(made, reply);
     }
 
@@ -275,7 +265,7 @@ impl Filesystem for DevFuse {
             return reply.error(Errno::ENOSYS);
         }
         let name = name.as_bytes();
-        match self.ops.mknod(&ctx(req), parent.0, name, mode, 0) {
+        match self.with_space(|| self.ops.mknod(&ctx(req), parent.0, name, mode, 0)) {
             Ok(a) => {
                 self.refer(a.ino, a.kind);
                 let how = bypass.of(a.ino.0, OpenFlags(flags), &self.written);
@@ -283,6 +273,8 @@ impl Filesystem for DevFuse {
                 let generation = Generation(a.generation);
                 reply.created(&self.lifetime, &file_attr(&a), generation, NO_HANDLE, how);
             }
+            // Another mount has made it since the lookup. The kernel looks it up again, and opens it.
+            Err(vfs::Errno::EXIST) if flags & libc::O_EXCL == 0 => reply.error(Errno::ESTALE),
             Err(e) => reply.error(errno(e)),
         }
     }
@@ -296,10 +288,9 @@ impl Filesystem for DevFuse {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        self.reply_entry(
-            self.ops.mkdir(&ctx(req), parent.0, name.as_bytes(), mode),
-            reply,
-        );
+        let name = name.as_bytes();
+        let made = self.with_space(|| self.ops.mkdir(&ctx(req), parent.0, name, mode));
+        self.reply_entry(made, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -319,9 +310,8 @@ impl Filesystem for DevFuse {
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().as_bytes();
-        let made = self
-            .ops
-            .symlink(&ctx(req), parent.0, link_name.as_bytes(), target);
+        let name = link_name.as_bytes();
+        let made = self.with_space(|| self.ops.symlink(&ctx(req), parent.0, name, target));
         self.reply_entry(made, reply);
     }
 
@@ -441,9 +431,13 @@ impl Filesystem for DevFuse {
         };
         // The kernel has an old size if others have written to the end.
         let is_append = self.is_shared && !is_write_back && flags.0 & libc::O_APPEND != 0;
-        let written = match is_append {
+        let write = || match is_append {
             true => self.ops.append(&cx, ino.0, data, drop_set_id),
             false => self.ops.write(&cx, ino.0, offset, data, drop_set_id),
+        };
+        let written = match is_write_back {
+            true => write(),
+            false => self.with_space(write),
         };
         let done = written.inspect(|done| {
             if done.mode_changed {
@@ -523,6 +517,7 @@ impl Filesystem for DevFuse {
         mut reply: ReplyDirectoryPlus,
     ) {
         let cx = reader(req, fh == NO_ATIME);
+        let mut has_some = false;
         let listed = self.ops.readdirplus(&cx, ino.0, offset, &mut |e, a| {
             let (attr, lifetime) = match a {
                 Some(a) => (file_attr(a), self.lifetime),
@@ -542,11 +537,13 @@ impl Filesystem for DevFuse {
             if !full {
                 self.refer(e.ino, e.kind);
             }
+            has_some |= !full;
             !full
         });
         match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(errno(e)),
+            // The kernel must learn of the references that it has. It asks again after the last entry.
+            Err(e) if !has_some => reply.error(errno(e)),
+            _ => reply.ok(),
         }
     }
 
@@ -649,9 +646,8 @@ impl Filesystem for DevFuse {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let done = self
-            .ops
-            .fallocate(&ctx(req), ino.0, mode as u32, offset, length);
+        let (cx, mode) = (ctx(req), mode as u32);
+        let done = self.with_space(|| self.ops.fallocate(&cx, ino.0, mode, offset, length));
         if done.as_ref().is_ok_and(|done| done.mode_changed) {
             self.invalidate_attr(ino);
         }
