@@ -117,6 +117,9 @@ pub struct Unmounter {
     dir: PathBuf,
 }
 
+/// The programs of libfuse 3 and 2 that mount and unmount for users. A machine has one of them at least.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
 impl Unmounter {
     /// For whatever FUSE file system is mounted on `dir`, an absolute path.
     pub fn of(dir: PathBuf) -> Self {
@@ -158,19 +161,23 @@ impl Unmounter {
         }
     }
 
-    /// `fusermount3` is set-user-id: it unmounts what the user mounted.
+    /// The helper of libfuse is set-user-id: it unmounts what the user mounted.
     fn helper(&self, args: &[&str]) -> Result<(), Error> {
         let refused = |source| Error::Unmount {
             dir: self.dir.clone(),
             source,
         };
-        let output = Command::new("fusermount3")
-            .args(args)
-            .arg("--")
-            .arg(&self.dir)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|e| refused(io::Error::new(e.kind(), format!("fusermount3: {e}"))))?;
+        let run = |program: &str| {
+            Command::new(program)
+                .args(args)
+                .arg("--")
+                .arg(&self.dir)
+                .stdin(Stdio::null())
+                .output()
+        };
+        let [new, old] = HELPERS;
+        let missing = |e: io::Error| refused(io::Error::new(e.kind(), format!("{new}: {e}")));
+        let output = run(new).or_else(|e| run(old).map_err(|_| missing(e)))?;
         if output.status.success() {
             return Ok(());
         }
