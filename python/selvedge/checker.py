@@ -63,14 +63,16 @@ def _judge(check: Check, directory: bytes, output: bytes) -> Optional[str]:
         message: object = check(pathlib.Path(os.fsdecode(directory)), printed)
     except SystemExit as exit:
         return None if exit.code in (None, 0) else f"exit: {exit.code}"
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # test frameworks have their own
         return _described(error)
     if message is None or isinstance(message, str):
         return message
     return f"the checker returned {message!r}, which is neither None nor a message"
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     """The text of an exception. One without text is described by its place."""
     text = str(error).strip()
     if isinstance(error, AssertionError) and text:

@@ -59,10 +59,13 @@ struct owner {
 
 /* SQLite's file format, section 4.1: a WAL is a header and frames, which are a header and a page. */
 enum { WAL_HEADER = 32, FRAME_HEADER = 24, MAX_PAGE = 65536, ROOM = FRAME_HEADER + MAX_PAGE };
+/* Section 3: the header of a rollback journal takes at least a sector. */
+enum { SECTOR = 512 };
 
 /* An open file. That of the default VFS follows in memory. */
 struct file {
     sqlite3_file base;
+    const char *name;    /* of a database that can be written; else NULL. SQLite keeps it until the close */
     struct place *place; /* NULL: a sync is the default VFS's own */
     struct owner *owner; /* NULL: not a database, or not in order */
     int is_super;        /* a super-journal */
@@ -271,12 +274,13 @@ static int release_journal(struct file *database)
 
 /* Whether a write to a journal is held until the next call. In a WAL this is the header of a new frame,
  * since SQLite then writes the frame's page. Others may read the frame after that. Headers that
- * SQLite writes again are before the end, and have no page after them. */
+ * SQLite writes again are before the end, and have no page after them. In a rollback journal these are
+ * shorter than a sector, and one that is cleared may be the commit: nothing need follow it. */
 static int is_holdable(const struct file *own, int count, sqlite3_int64 offset)
 {
     if (own->is_wal)
         return count == FRAME_HEADER && (offset == own->end || offset == WAL_HEADER);
-    return count <= ROOM;
+    return count <= ROOM && (offset >= own->end || count >= SECTOR);
 }
 
 static int write_to_journal(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset)
@@ -383,12 +387,29 @@ static int file_lock(sqlite3_file *file, int level)
 
 static int file_unlock(sqlite3_file *file, int level)
 {
-    return real(file)->pMethods->xUnlock(real(file), level);
+    /* Others may look at the journal then. */
+    int released = release_journal((struct file *)file);
+    int result = real(file)->pMethods->xUnlock(real(file), level);
+    return result != SQLITE_OK ? result : released;
 }
 
-static int file_check_reserved_lock(sqlite3_file *file, int *is_locked)
+/* Makes all commits durable. Without a place some may not even have been synced: the level may be NORMAL or
+ * OFF. Returns 0, or -1 with errno. */
+static int make_durable(struct file *own)
 {
-    return real(file)->pMethods->xCheckReservedLock(real(file), is_locked);
+    char dir[PATH_MAX];
+    if (release_journal(own) != SQLITE_OK) {
+        errno = EIO;
+        return -1;
+    }
+    if (own->place)
+        return pg_sync(own->place->group);
+    if (!own->name || !directory(own->name, dir))
+        return 0; /* in memory, a temporary file, or read-only */
+    errno = EIO; /* SQLite's own result has none */
+    if (real(&own->base)->pMethods->xSync(real(&own->base), SQLITE_SYNC_FULL) != SQLITE_OK)
+        return -1;
+    return sync_earlier(own->name, dir);
 }
 
 /* PRAGMA selvedge_order and selvedge_sync. `words` are the answer, the name and the argument. */
@@ -399,7 +420,7 @@ static int file_pragma(struct file *own, char **words)
         return SQLITE_OK;
     }
     if (!sqlite3_stricmp(words[1], "selvedge_sync")) {
-        if (!own->place || pg_sync(own->place->group) == 0) {
+        if (make_durable(own) == 0) {
             words[0] = sqlite3_mprintf("durable");
             return SQLITE_OK;
         }
@@ -423,44 +444,26 @@ static int file_control(sqlite3_file *file, int code, void *argument)
     return result;
 }
 
-static int file_sector_size(sqlite3_file *file)
-{
-    return real(file)->pMethods->xSectorSize(real(file));
-}
+/* A method that is that of the default VFS. */
+#define FORWARDS(type, method, name, parameters, arguments) \
+    static type name parameters { return real(file)->pMethods->method arguments; }
 
-static int file_characteristics(sqlite3_file *file)
-{
-    return real(file)->pMethods->xDeviceCharacteristics(real(file));
-}
-
-static int file_shm_map(sqlite3_file *file, int page, int size, int extend, void volatile **memory)
-{
-    return real(file)->pMethods->xShmMap(real(file), page, size, extend, memory);
-}
-
-static int file_shm_lock(sqlite3_file *file, int offset, int count, int flags)
-{
-    return real(file)->pMethods->xShmLock(real(file), offset, count, flags);
-}
+FORWARDS(int, xCheckReservedLock, file_check_reserved_lock, (sqlite3_file *file, int *is_locked), (real(file), is_locked))
+FORWARDS(int, xSectorSize, file_sector_size, (sqlite3_file *file), (real(file)))
+FORWARDS(int, xDeviceCharacteristics, file_characteristics, (sqlite3_file *file), (real(file)))
+FORWARDS(int, xShmMap, file_shm_map, (sqlite3_file *file, int page, int size, int extend, void volatile **memory),
+         (real(file), page, size, extend, memory))
+FORWARDS(int, xShmLock, file_shm_lock, (sqlite3_file *file, int offset, int count, int flags),
+         (real(file), offset, count, flags))
+FORWARDS(int, xShmUnmap, file_shm_unmap, (sqlite3_file *file, int is_deleted), (real(file), is_deleted))
+FORWARDS(int, xFetch, file_fetch, (sqlite3_file *file, sqlite3_int64 offset, int count, void **memory),
+         (real(file), offset, count, memory))
+FORWARDS(int, xUnfetch, file_unfetch, (sqlite3_file *file, sqlite3_int64 offset, void *memory),
+         (real(file), offset, memory))
 
 static void file_shm_barrier(sqlite3_file *file)
 {
     real(file)->pMethods->xShmBarrier(real(file));
-}
-
-static int file_shm_unmap(sqlite3_file *file, int is_deleted)
-{
-    return real(file)->pMethods->xShmUnmap(real(file), is_deleted);
-}
-
-static int file_fetch(sqlite3_file *file, sqlite3_int64 offset, int count, void **memory)
-{
-    return real(file)->pMethods->xFetch(real(file), offset, count, memory);
-}
-
-static int file_unfetch(sqlite3_file *file, sqlite3_int64 offset, void *memory)
-{
-    return real(file)->pMethods->xUnfetch(real(file), offset, memory);
 }
 
 /* The methods, by the version of those of the default VFS: a file has what that one has. */
@@ -509,6 +512,8 @@ static int put_in_order(struct file *own, const char *name, int flags)
     if (!name || !(flags & SQLITE_OPEN_READWRITE) || !(flags & (SQLITE_OPEN_MAIN_DB | journals)) ||
         !directory(name, dir))
         return SQLITE_OK;
+    if (is_database)
+        own->name = name;
     if (flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_WAL))
         database = database_of(name);
     pthread_mutex_lock(&tables);

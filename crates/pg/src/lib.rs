@@ -46,10 +46,15 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A patchgroup. Dropping the value closes its descriptor; the group ends with its last descriptor.
 #[derive(Debug)]
-pub struct Group(OwnedFd);
+pub struct Group {
+    descriptor: OwnedFd,
+    /// Guards of this process. The server counts processes only.
+    engagements: Mutex<usize>,
+}
 
 impl Group {
     /// Makes a group in the mount that `dir`, a directory, is in.
@@ -63,9 +68,12 @@ impl Group {
         let number = RandomState::new().build_hasher().finish();
         let name = format!("{}.{number:016x}", protocol::NAME);
         // Without CLOEXEC: a program that this process starts shares its groups.
-        let group = Self(open(dir.as_ref().join(name), OFlags::RDWR, Mode::empty())?);
+        let group = Self {
+            descriptor: open(dir.as_ref().join(name), OFlags::RDWR, Mode::empty())?,
+            engagements: Mutex::new(0),
+        };
         // Another file system may have a file of that name.
-        match fstat(&group.0)?.st_ino >> 62 {
+        match fstat(&group.descriptor)?.st_ino >> 62 {
             1 => Ok(group),
             _ => Err(rustix::io::Errno::INVAL.into()),
         }
@@ -77,7 +85,7 @@ impl Group {
     /// # Errors
     /// `ENOTCONN` if the server of the mount has ended.
     pub fn number(&self) -> io::Result<u64> {
-        Ok(fstat(&self.0)?.st_ino & !(1 << 62))
+        Ok(fstat(&self.descriptor)?.st_ino & !(1 << 62))
     }
 
     /// Makes this group wait for `before`, and seals `before`.
@@ -88,7 +96,7 @@ impl Group {
     /// or if both are the same group; `EBADF` if `before` is not a group of this mount; `EPERM` if
     /// another user has made one of them.
     pub fn depend(&self, before: &Self) -> io::Result<()> {
-        let (own, other) = (fstat(&self.0)?, fstat(&before.0)?);
+        let (own, other) = (fstat(&self.descriptor)?, fstat(&before.descriptor)?);
         // Each mount counts its groups: another one may have a group of this number.
         if own.st_dev != other.st_dev {
             return Err(rustix::io::Errno::BADF.into());
@@ -97,18 +105,26 @@ impl Group {
         // SAFETY: the request reads the 8 bytes of `input` and writes nothing.
         let request = unsafe { Setter::<{ protocol::DEPEND as Opcode }, u64>::new(input) };
         // SAFETY: as above. A descriptor of another kind answers ENOTTY.
-        Ok(unsafe { ioctl(&self.0, request) }?)
+        Ok(unsafe { ioctl(&self.descriptor, request) }?)
     }
 
-    /// Makes the changes of this process, in all of its threads, part of the group until the guard
-    /// is dropped. Its children inherit that when they are made, and keep it.
+    /// Makes the changes of this process, in all of its threads, part of the group until the last guard
+    /// of the process is dropped. Its children inherit that when they are made, and keep it.
     ///
     /// # Errors
     /// `EINVAL` if the group is sealed; `EPERM` if another user has made it; `ESRCH` if the server
     /// cannot see the process, which is in a container of its own.
     pub fn engage(&self) -> io::Result<Engaged<'_>> {
+        let mut engagements = self.engagements();
         self.request::<{ protocol::ENGAGE as Opcode }>()?;
+        *engagements += 1;
         Ok(Engaged(self))
+    }
+
+    fn engagements(&self) -> MutexGuard<'_, usize> {
+        self.engagements
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the changes so far durable, and those for which they wait.
@@ -140,24 +156,28 @@ impl Group {
         // SAFETY: the request has no argument.
         let request = unsafe { NoArg::<REQUEST>::new() };
         // SAFETY: as above. A descriptor of another kind answers ENOTTY.
-        Ok(unsafe { ioctl(&self.0, request) }?)
+        Ok(unsafe { ioctl(&self.descriptor, request) }?)
     }
 }
 
 impl AsFd for Group {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
 /// A group that this process has engaged.
 #[derive(Debug)]
-#[must_use = "the group is disengaged when this is dropped"]
+#[must_use = "the group is disengaged when the last one of the process is dropped"]
 pub struct Engaged<'a>(&'a Group);
 
 impl Drop for Engaged<'_> {
     fn drop(&mut self) {
-        // It fails only if the server has ended, and the engagement with it.
-        let _ = self.0.request::<{ protocol::DISENGAGE as Opcode }>();
+        let mut engagements = self.0.engagements();
+        *engagements -= 1;
+        if *engagements == 0 {
+            // It fails only if the server has ended, and the engagement with it.
+            let _ = self.0.request::<{ protocol::DISENGAGE as Opcode }>();
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! SQLite with the VFS whose syncs are barriers (`libselvedge-sqlite`).
 
-use crate::fixture::{Fixture, finish, run, stdout};
+use crate::fixture::{Fixture, finish, run, stdout, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -129,6 +129,33 @@ fn a_frame_of_a_wal_is_one_write() {
 #[test]
 fn writes_of_a_rollback_journal_are_joined() {
     in_a_mount("journal", "1024");
+}
+
+#[test]
+fn commits_without_syncs_survive_a_killed_process() {
+    in_a_mount("killed", "1024");
+}
+
+#[test]
+fn a_sync_pragma_without_a_group_makes_commits_durable() {
+    if let Some(reason) = lacks() {
+        return skip::test(reason);
+    }
+    // SoupFS refuses groups, and without a sync it writes nothing for a minute.
+    let place = place();
+    run(0, &["mkfs", "-f", "--type=soupfs", place.image_str()]);
+    let bound = ["-o", "bound=60"];
+    let mut server = place.serve(&[&["--simulate-power-cut=seed=1"], &bound[..]].concat());
+    python(&place, &["unsynced", place.dir_str()]);
+    server.signal("USR1");
+    wait_for("the power cut", || {
+        place.path("image.power-cut.json").exists()
+    });
+    place.umount();
+    server.wait();
+    place.mount(&bound);
+    python(&place, &["kept", place.dir_str()]);
+    place.umount();
 }
 
 #[test]

@@ -98,6 +98,26 @@ fn the_client_makes_orders_engages_and_syncs_groups() {
 }
 
 #[test]
+fn a_process_has_a_group_until_its_last_guard_is_dropped() {
+    let test = |dir: &Path| {
+        let (before, after) = (Group::new(dir).unwrap(), Group::new(dir).unwrap());
+        let outer = before.engage().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(before.engage().unwrap()));
+        });
+        drop(before.engage().unwrap());
+        assert_eq!(errno(after.depend(&before)), Some(code::BUSY));
+        drop(outer);
+        after.depend(&before).unwrap();
+        assert_eq!(errno(before.engage()), Some(code::INVAL));
+    };
+    alone(
+        "groups::a_process_has_a_group_until_its_last_guard_is_dropped",
+        || on_each(test),
+    );
+}
+
+#[test]
 fn children_over_fork_and_exec_have_the_group() {
     let test = |dir: &Path| {
         let group = Group::new(dir).unwrap();

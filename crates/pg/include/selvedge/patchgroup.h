@@ -47,7 +47,8 @@ int pg_depend(pg_t after, pg_t before);
 /* Makes further changes of this process part of the group. Returns 0 or -1. */
 int pg_engage(pg_t pg);
 
-/* Ends that. Children that have inherited the group keep it. Returns 0 or -1. */
+/* Ends that, however often the process has engaged the group: threads that share a group count themselves.
+ * Children that have inherited it keep it. Returns 0 or -1. */
 int pg_disengage(pg_t pg);
 
 /* Waits until the changes of the group so far are durable, and those on which they depend. Returns

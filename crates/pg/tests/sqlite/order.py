@@ -6,6 +6,9 @@
   order.py LIBRARY two DIR          one process has a database open, and another one is refused
   order.py LIBRARY spanning A B     a transaction on databases in two directories
   order.py LIBRARY full DIR         a full file system: an error, and the commits before it stay
+  order.py LIBRARY killed DIR       commits without syncs survive the end of the process
+  order.py LIBRARY unsynced DIR     commits of which SQLite synced none, then PRAGMA selvedge_sync
+  order.py LIBRARY kept DIR         all of these commits are there
   order.py LIBRARY elsewhere DIR    syncs outside of a mount are those of the default VFS
   order.py LIBRARY fill DB MODE     numbered transactions until an error
   order.py LIBRARY check DB MODE    after a crash: sound, and the numbers have no gap
@@ -140,6 +143,41 @@ def journal(directory):
     assert set(lengths.values()) == {300}, lengths
 
 
+def killed(directory):
+    for mode in ("delete", "truncate", "persist"):
+        for locking in ("normal", "exclusive"):
+            path = os.path.join(directory, f"{mode}-{locking}.db")
+            prepare(path, mode).close()
+            child = os.fork()
+            if not child:
+                database = connect(path)
+                database.execute(f"PRAGMA locking_mode={locking}")
+                database.execute(f"PRAGMA journal_mode={mode}")
+                database.execute("PRAGMA synchronous=OFF")
+                for number in range(1, 4):
+                    add(database, number)
+                os.kill(os.getpid(), signal.SIGKILL)
+            assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+            assert sound(path, "unix") == 3, (mode, locking)
+
+
+def unsynced(directory):
+    for mode, level in (("wal", "NORMAL"), ("wal", "OFF"), ("delete", "OFF")):
+        database = prepare(os.path.join(directory, f"{mode}-{level}.db"), mode)
+        database.execute(f"PRAGMA synchronous={level}")
+        for number in range(1, 4):
+            add(database, number)
+        assert value(database, "PRAGMA selvedge_order") == "fsync"
+        assert value(database, "PRAGMA selvedge_sync") == "durable"
+    # A close would do more.
+    os._exit(0)
+
+
+def kept(directory):
+    for name in ("wal-NORMAL", "wal-OFF", "delete-OFF"):
+        assert sound(os.path.join(directory, f"{name}.db")) == 3, name
+
+
 def two(directory):
     path = os.path.join(directory, "two.db")
     held = prepare(path, "wal")
@@ -230,6 +268,9 @@ def check(path, mode):
 
 
 if __name__ == "__main__":
-    PARTS = (modes, frames, journal, two, spanning, full, elsewhere, fill, check)
+    PARTS = (
+        (modes, frames, journal, killed, unsynced, kept)
+        + (two, spanning, full, elsewhere, fill, check)
+    )
     LIBRARY = os.path.abspath(sys.argv[1])
     {f.__name__: f for f in PARTS}[sys.argv[2]](*sys.argv[3:])
