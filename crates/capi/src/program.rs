@@ -253,8 +253,8 @@ extern "C" fn before_main() {
 #[unsafe(link_section = ".fini_array.00101")]
 static AFTER_MAIN: extern "C" fn() = after_main;
 
-/// Truncates the logs, so that recovery does not undo plain stores that were never flushed. With
-/// durability `process` it makes them durable, so that the next start is not refused.
+/// Truncates the logs, so that recovery does not undo plain stores that were never flushed, and makes these durable.
+/// With durability `process` the next start is then not refused.
 extern "C" fn after_main() {
     if let Some(program) = PROGRAM.get()
         && !FORKED.load(Ordering::Relaxed)

@@ -33,6 +33,7 @@ pub mod marks;
 pub mod neighbours;
 pub mod overflows;
 pub mod pages;
+pub mod plain;
 pub mod repairs;
 pub mod structures;
 pub mod threads;

@@ -5,6 +5,7 @@ use crate::logs::Logs;
 use crate::neighbours::Neighbours;
 use crate::overflows::Overflows;
 use crate::pages::Paging;
+use crate::plain::Plain;
 use crate::repairs::Repairs;
 use crate::structures::Change::{self, Add, Take};
 use crate::structures::Kind::{Log, Queue, Table, Tree, Vector};
@@ -129,5 +130,6 @@ fn pages_and_files() -> Vec<Named> {
         Named::new("pages-1", pages(1)),
         Named::new("files", InFiles::new(files::DURABLE, usize::MAX)),
         Named::new("files-noted", InFiles::new(files::NOTED, usize::MAX)),
+        Named::new("plain-stores", Plain { processes: 2 }),
     ]
 }

@@ -13,6 +13,7 @@ use programs::logs::Logs;
 use programs::neighbours::Neighbours;
 use programs::overflows::Overflows;
 use programs::pages::Paging;
+use programs::plain::Plain;
 use programs::repairs::Repairs;
 use programs::structures::Change::{Add, Take};
 use programs::structures::{self, Change, Structures};
@@ -417,6 +418,12 @@ fn files_of_a_directory() {
         let bounds = bound([(0, 32, 4), (1, 2, 1)], [(0, 128, 8), (1, 4, 1)]);
         holds_within(what, &program, bounds);
     }
+}
+
+/// Stores that nothing has flushed are durable after an orderly end.
+#[test]
+fn plain_stores_before_an_orderly_end() {
+    holds_within("plain stores", &Plain { processes: 2 }, [(0, 32, 4)]);
 }
 
 /// A process is killed at each of its steps, and another one relies on what it finds. `make test`

@@ -13,6 +13,7 @@ use programs::logs::Logs;
 use programs::neighbours::Neighbours;
 use programs::overflows::Overflows;
 use programs::pages::Paging;
+use programs::plain::Plain;
 use programs::repairs::Repairs;
 use programs::structures::Change::{Add, Take};
 use programs::structures::Kind::{Log, Queue, Table, Tree, Vector};
@@ -500,9 +501,9 @@ fn bugs_of_pages_that_move() {
 
 /// The failure of the first of these programs in which a bug of files shows, without crashes in
 /// recovery.
-fn failure_in_files(
+fn failure_in_files<P: Program>(
     bug: file_bugs::Bug,
-    mut programs: impl Iterator<Item = InFiles>,
+    mut programs: impl Iterator<Item = P>,
 ) -> Option<String> {
     let (arm, fired) = (file_bugs::arm, file_bugs::fired);
     let planted = Planted { bug, arm, fired };
@@ -528,6 +529,7 @@ fn bugs_of_files() {
                 *bug,
                 (10..25).map(|steps| InFiles::new(files::SUCCESSORS[0], steps)),
             ),
+            Bug::OnlyNotedSynced => failure_in_files(*bug, std::iter::once(Plain { processes: 2 })),
             _ => failure_in_files(
                 *bug,
                 [files::DURABLE, files::NOTED]

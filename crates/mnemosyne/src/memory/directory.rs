@@ -135,19 +135,35 @@ impl<F: Files> Directory<F> {
                     false => Ok(boot.make(&self.files)?),
                 }
             }
-            _ => self.sync(),
+            _ => self.remove_note(),
         }
     }
 
-    /// Makes all files durable and removes the note of the boot. Call it at the end of a program:
-    /// later stores are not covered. Dropping the directory does the same.
+    /// Makes all files durable, also plain stores that were never flushed, and removes the note of the boot. Call it at
+    /// the end of a program: later stores are not covered.
     ///
     /// # Errors
     /// [`MemoryError`]; then the note remains.
     pub fn sync(&self) -> Result<(), MemoryError> {
+        match &self.boot {
+            Some(boot) if !boot.is_there() && !hit(Bug::OnlyNotedSynced) => {
+                let mut paths = self.memory_files()?.into_iter();
+                Ok(paths.try_for_each(|path| self.files.sync(&path))?)
+            }
+            _ => self.remove_note(),
+        }
+    }
+
+    /// Removes the note of the boot, if there is one, once all files are durable. Dropping the directory does that.
+    fn remove_note(&self) -> Result<(), MemoryError> {
         let Some(boot) = self.boot.as_ref().filter(|boot| boot.is_there()) else {
             return Ok(());
         };
+        Ok(boot.remove(&self.files, self.memory_files()?)?)
+    }
+
+    /// The files that have contents of the memory.
+    fn memory_files(&self) -> Result<Vec<PathBuf>, MemoryError> {
         let mut files = Vec::new();
         for directory in [&self.path, self.in_memory()] {
             let names = self.files.names(directory)?.into_iter();
@@ -157,7 +173,7 @@ impl<F: Files> Directory<F> {
             };
             files.extend(names.filter(is_memory).map(|name| directory.join(name)));
         }
-        Ok(boot.remove(&self.files, files)?)
+        Ok(files)
     }
 
     /// The range of addresses.
@@ -234,7 +250,7 @@ impl<F: Files> Drop for Directory<F> {
         // Other owners of the arena may still store to it.
         if Arc::strong_count(&self.arena) == 1 {
             // After a failure the note remains.
-            let _ = self.sync();
+            let _ = self.remove_note();
         }
     }
 }

@@ -19,4 +19,6 @@ medium::seeded_bugs! {
     NoteNotSynced,
     /// The note of the boot is removed before the files are durable.
     NoteRemovedBeforeSync,
+    /// An orderly end makes plain stores durable only if there is a note of the boot.
+    OnlyNotedSynced,
 }
