@@ -476,6 +476,8 @@ impl<S: Space> TxSession<S> {
 
 impl<S: Space> Drop for TxSession<S> {
     fn drop(&mut self) {
+        // A transaction that was neither committed nor rolled back has no effect, and no locks.
+        self.roll_back();
         self.give_turn_back();
         if let Some(under) = &self.under {
             self.core.running.leave(under);

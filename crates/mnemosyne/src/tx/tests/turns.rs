@@ -285,3 +285,22 @@ fn the_turn_belongs_to_a_thread() {
     let failed = memory.session().run(|_| Err::<(), _>(Stop::Cancel(())));
     assert!(failed.is_err());
 }
+
+/// An error between the start and the commit of a transaction drops its session.
+#[test]
+fn a_dropped_session_leaves_no_locks() {
+    let pm = std::sync::Arc::new(made(&mut Rng::with_seed(1), 3));
+    let memory = Area::recover(pm.clone(), 0, Options::default()).unwrap();
+    let mut session = memory.session();
+    session.begin().unwrap();
+    session.store(DATA, 7).unwrap();
+    drop(session);
+    let was = pm.load(DATA).unwrap();
+    let mut other = memory.session();
+    let stored = other.run(|tx| {
+        assert_eq!(tx.load(DATA)?, was);
+        Ok::<_, Stop<()>>(tx.store(DATA, 8)?)
+    });
+    stored.unwrap();
+    assert_eq!(pm.load(DATA).unwrap(), 8);
+}
