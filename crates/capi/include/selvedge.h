@@ -205,7 +205,8 @@ SELVEDGE_IN_BLOCK(char *, strndup, (const char *text, size_t most));
  * is refused; those of a library that dlopen loads are not kept.
  *
  * The address of a variable changes in each run: a block that stores it in durable memory fails.
- * Plain stores must not store it there either. With -no-pie the address stays until the program is
+ * Plain stores must not store it there either, nor may it be in strings for structures, or in copies to
+ * addresses that are no multiple of 8: there nothing detects it. With -no-pie the address stays until the program is
  * built again. */
 #define SELVEDGE_STATIC __attribute__((section(".persistent")))
 
@@ -341,7 +342,8 @@ typedef struct selvedge_log selvedge_log;
 #define SELVEDGE_LOG_BASE 1    /* two fences, and less work for long records */
 
 /* Makes a log of `length` bytes in a new region, whose address is stored at `pointer` as by
- * selvedge_pmap, and opens it. */
+ * selvedge_pmap, and opens it. EINVAL: the length is below 4096, or the kind is unknown. If only the open
+ * fails, the region stays. */
 selvedge_log *selvedge_log_create(void *pointer, size_t length, int kind);
 
 /* Opens an existing log, by the address of its region. A log can be open once at a time (EBUSY). All
@@ -349,14 +351,15 @@ selvedge_log *selvedge_log_create(void *pointer, size_t length, int kind);
 selvedge_log *selvedge_log_open(const void *region);
 
 /* Appends a record. It is durable after the next flush. A crash before that may keep it, with the
- * records before it. ENOSPC: there is no room until records are dropped. */
+ * records before it. ENOSPC: there is no room until records are dropped. E2BIG: there never is, since the record
+ * is too long for the log. */
 int selvedge_log_append(selvedge_log *log, const void *record, size_t size);
 
 /* Waits until all appended records are durable. */
 int selvedge_log_flush(selvedge_log *log);
 
-/* Copies the next flushed record to `buffer`. Returns its size, or -1. ENOMSG: there is none.
- * EMSGSIZE: it is larger than the buffer, and stays the next one. */
+/* Copies the next flushed record to `buffer`. Returns its size, or -1. ENOMSG: there is none (and
+ * no text). EMSGSIZE: it is larger than the buffer, and stays the next one. */
 ssize_t selvedge_log_read(selvedge_log *log, void *buffer, size_t size);
 
 /* Drops all flushed records, durably; or only the records that were read. */
@@ -374,8 +377,8 @@ void selvedge_log_close(selvedge_log *log);
  * then, recovery may also restore the bytes that an earlier block wrote there. An orderly end of the
  * process (exit, return from main) keeps all stores.
  *
- * The first flush of a line that a recent block wrote takes longer: it truncates the logs. A flush
- * outside of all regions of durable memory has no effect but an error (EINVAL).
+ * The first flush of a line that a recent block wrote takes longer: it truncates the logs. A flush of other memory
+ * has no effect; of an address of durable memory that is in no region, an error (EINVAL).
  *
  * These are calls, since the durability in force selects the work: none, instructions that differ
  * between processors, or msync. */

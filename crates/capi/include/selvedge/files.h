@@ -6,9 +6,12 @@
  *   changes, with all checks of the file system, for the user of the process.
  * - Each call sees what calls of all programs have done that have returned.
  * - Changes become durable in their order: when selvedge_store_sync or selvedge_file_sync returns,
- *   and otherwise after about a second. After a crash, the last changes may be lost.
+ *   and otherwise after about a second. After a crash, or if a signal or _exit ends the program, the last
+ *   changes may be lost. A return from main and exit() send them, and wait at most 10 s for that.
  * - Any number of threads may use a store, a file and a directory of keys. A child made by fork may
  *   not: it connects again.
+ * - A function that a call gets (`entry`, `reader`) must return: an exception of C++ that leaves it ends the
+ *   process, and longjmp out of it leaves locks held.
  *
  * How to use it
  * -------------
@@ -50,7 +53,7 @@ selvedge_store *selvedge_store_connect(const char *socket);
 int selvedge_store_sync(selvedge_store *store);
 
 /* As selvedge_store_sync. Then ends the connection, also if it returns -1. Its files and directories of
- * keys must have been closed. */
+ * keys must have been closed. NULL has no effect. */
 int selvedge_store_close(selvedge_store *store);
 
 /* The reason why the last call of this thread failed: a text, valid until the next one fails. */

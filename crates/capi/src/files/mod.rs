@@ -1,6 +1,7 @@
 //! The calls of `selvedge/files.h`: files of a store that a service serves, and keys and values there.
 
 mod kv;
+mod leaving;
 
 use crate::errno::errno_of_file;
 use crate::message::report;
@@ -119,6 +120,7 @@ pub(crate) unsafe extern "C" fn selvedge_store_connect(socket: *const c_char) ->
     match Client::connect(socket.as_ref(), &Options::of_environment()) {
         Ok(client) => {
             let client = Arc::new(client);
+            leaving::note(&client);
             let files = Files::new(Arc::clone(&client));
             Box::into_raw(Box::new(Store { client, files }))
         }
@@ -137,9 +139,12 @@ pub(crate) unsafe extern "C" fn selvedge_store_sync(store: *mut Store) -> c_int 
     done(b"the store", client.sync())
 }
 
-/// Makes all changes durable, and ends the connection. Returns 0 or -1.
+/// Makes all changes durable, and ends the connection. Returns 0 or -1. A null pointer has no effect.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn selvedge_store_close(store: *mut Store) -> c_int {
+    if store.is_null() {
+        return 0;
+    }
     // SAFETY: the program's promise.
     let synced = unsafe { of(store).client.sync() };
     // SAFETY: as above.

@@ -57,6 +57,30 @@ fn programs_use_files_and_values_of_a_service() {
 }
 
 #[test]
+fn a_program_that_ends_with_an_open_store_loses_nothing() {
+    for link in [Link::Static, Link::Shared] {
+        let workshop = Workshop::new();
+        let (service, socket) = served(&workshop);
+        let recipe = Recipe {
+            link,
+            libraries: &["-lm", "-ldl"],
+            ..recipe("leaving.c")
+        };
+        let program = workshop.compile("leaving", &recipe);
+        for end in ["return", "exit", "fork"] {
+            workshop.run(&program, &[socket.to_str().unwrap(), end]);
+            let client = Client::connect(&socket, &Default::default()).unwrap();
+            let kv = Kv::open(&client, b"left").unwrap();
+            assert_eq!(
+                kv.get(end.as_bytes()).unwrap().as_deref(),
+                Some(&b"behind"[..])
+            );
+        }
+        service.stop();
+    }
+}
+
+#[test]
 fn stray_stores_into_a_store_kill_the_program() {
     let workshop = Workshop::new();
     let (service, socket) = served(&workshop);
