@@ -372,6 +372,10 @@ impl<P: Memory> FileSystem for Mapped<P> {
         self.fs().paths_version()
     }
 
+    fn drops_capabilities(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         let unlocked = Cell::new(None);
         let look = |may_read: &dyn Fn(Ino) -> bool| {

@@ -208,6 +208,10 @@ impl FileSystem for Remote {
         pxfs::guarantees()
     }
 
+    fn drops_capabilities(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, _: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         attr(self.read_call(Read::Lookup(Name::new(dir, name).into()))?)
     }

@@ -234,17 +234,19 @@ impl Ops {
     /// Drops the capabilities of a program whose contents change. Before each write that does not come from its cache the
     /// kernel leaves that to the server, also for the super-user (`FUSE_HANDLE_KILLPRIV_V2`).
     fn drop_capabilities(&self, cx: &Ctx, ino: Ino) -> Result<()> {
+        if cx.is_write_back || self.fs.drops_capabilities() {
+            return Ok(());
+        }
         let cx = Ctx {
             uid: 0,
             checked: true,
             ..cx.clone()
         };
-        if cx.is_write_back || self.fs.getxattr(&cx, ino, CAPABILITY).is_err() {
+        if self.fs.getxattr(&cx, ino, CAPABILITY).is_err() {
             return Ok(());
         }
         match self.fs.removexattr(&cx, ino, CAPABILITY) {
-            // Another thread was first. Or this is the client of a user, who must not: its service does it.
-            Err(Errno::NODATA | Errno::PERM) => Ok(()),
+            Err(Errno::NODATA) => Ok(()), // another thread was first
             removed => removed,
         }
     }

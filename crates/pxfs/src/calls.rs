@@ -195,6 +195,10 @@ impl<P: Pmem> FileSystem for Pxfs<P> {
         findings
     }
 
+    fn drops_capabilities(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         let _referring = self.referring();
         let found = self.look_up(self.store.memory(), cx, Name::new(dir, name));

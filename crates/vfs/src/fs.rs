@@ -47,6 +47,12 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
+    /// Whether each change of contents drops the [capabilities](crate::perm::CAPABILITY) of a program. Otherwise who
+    /// calls drops them before.
+    fn drops_capabilities(&self) -> bool {
+        false
+    }
+
     /// Finds `name` in `dir`. Takes a reference.
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
     /// Returns the attributes of the inode of a name, as [`lookup`](Self::lookup) and [`forget`](Self::forget) would,

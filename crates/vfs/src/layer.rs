@@ -52,6 +52,7 @@ layer! {
     fn change_order(&self) -> Option<&dyn ChangeOrder>;
     fn audit(&self) -> Vec<Finding>;
     fn paths_version(&self) -> Option<u64>;
+    fn drops_capabilities(&self) -> bool;
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr>;
     fn by_number(&self, ino: Ino) -> Result<Attr>;
     fn forget(&self, ino: Ino, count: u64);

@@ -142,6 +142,10 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
         is_whole.then(|| self.paths.load(Acquire))
     }
 
+    fn drops_capabilities(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, cx: &Ctx, dir: Ino, name: &[u8]) -> Result<Attr> {
         let at = Name::new(dir, name);
         self.fs.shared(|| {
