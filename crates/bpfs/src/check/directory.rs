@@ -100,33 +100,39 @@ impl<P: Pmem + ?Sized> Checker<'_, P> {
         }
     }
 
-    /// Reports names that occur twice in the directory just read.
+    /// Reports names that occur twice in the directory just read. Other names may have the same hash.
     pub(super) fn duplicates(&mut self, dir: Ino) {
         let mut names = std::mem::take(&mut self.names);
-        names.sort_unstable_by_key(|n| (n.hash, n.addr));
-        for pair in names.windows(2) {
-            if pair[0].hash != pair[1].hash {
+        names.sort_unstable_by_key(|n| n.hash);
+        for run in names.chunk_by(|a, b| a.hash == b.hash) {
+            if run.len() == 1 {
                 continue;
             }
-            let mut bytes = [[0; DIRENT_HEAD + NAME_MAX]; 2];
-            let mut len = [0; 2];
-            for (i, name) in pair.iter().enumerate() {
-                let room = (BLOCK - name.addr % BLOCK) as usize;
-                let buf = &mut bytes[i][..room.min(DIRENT_HEAD + NAME_MAX)];
-                if !self.read(name.addr, buf, format_args!("directory {dir}")) {
-                    return;
-                }
-                len[i] = DIRENT_HEAD + usize::from(buf[DIRENT_HEAD - 1]);
-            }
-            let [a, b] = [0, 1].map(|i| &bytes[i][DIRENT_HEAD..len[i]]);
-            if a == b {
-                let name = a.escape_ascii();
+            let texts = run.iter().map(|name| self.text(dir, name.addr));
+            let Some(mut texts) = texts.collect::<Option<Vec<_>>>() else {
+                return;
+            };
+            texts.sort_unstable();
+            for same in texts.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
+                let name = same[0].escape_ascii();
                 self.bad(
                     "B15",
-                    format_args!("directory {dir}: the name '{name}' is there twice"),
+                    format_args!("directory {dir}: the name '{name}' is there more than once"),
                 );
             }
         }
         self.names = names;
+    }
+
+    /// The name of the entry at an address; `None` if it cannot be read.
+    fn text(&mut self, dir: Ino, addr: u64) -> Option<Vec<u8>> {
+        let mut bytes = [0; DIRENT_HEAD + NAME_MAX];
+        let room = (BLOCK - addr % BLOCK) as usize;
+        let buf = &mut bytes[..room.min(DIRENT_HEAD + NAME_MAX)];
+        if !self.read(addr, buf, format_args!("directory {dir}")) {
+            return None;
+        }
+        let end = DIRENT_HEAD + usize::from(buf[DIRENT_HEAD - 1]);
+        buf.get(DIRENT_HEAD..end).map(<[u8]>::to_vec)
     }
 }

@@ -1,7 +1,8 @@
 //! Listings of directories: cookies and references.
 
 use crate::fixture::*;
-use bpfs::Mode;
+use bpfs::{Mode, check};
+use medium::Pmem;
 use std::collections::BTreeMap;
 use vfs::{Cookie, Errno, FileSystem, Ino};
 
@@ -108,4 +109,36 @@ fn readdirplus_takes_a_reference_for_each_accepted_entry() {
     fs.forget(inos[1], 1);
     assert_eq!((alive(0), alive(1)), (Err(Errno::STALE), Err(Errno::STALE)));
     must_be_healthy(&fs);
+}
+
+/// Names of equal length and hash, of which another one is between two that are the same.
+#[test]
+fn the_checker_finds_a_name_that_is_there_twice_beside_one_of_its_hash() {
+    const THIRD: &str = "the third, so it";
+    let mut by_hash = BTreeMap::new();
+    // The hashes of names that differ in fewer bits differ, too.
+    let mut names =
+        (0_u64..1_000_000).map(|n| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let (first, second) = names
+        .find_map(|name| {
+            let before = by_hash.insert(crc32fast::hash(name.as_bytes()), name.clone());
+            before.map(|before| (before, name))
+        })
+        .expect("two of a million names have the same hash of 32 bits");
+    let fs = fresh(Mode::ALL[0], MIB);
+    for name in [&*first, &*second, THIRD] {
+        file_in(&fs, Ino::ROOT, name);
+    }
+    assert_eq!(check(&**fs.pmem()).findings, []);
+    let mut bytes = vec![0; MIB as usize];
+    fs.pmem().read(0, &mut bytes).unwrap();
+    let places = bytes.windows(THIRD.len()).enumerate();
+    let places: Vec<_> = places
+        .filter(|(_, part)| *part == THIRD.as_bytes())
+        .collect();
+    assert_eq!(places.len(), 1);
+    let copy = copy_of(&**fs.pmem());
+    copy.store(places[0].0 as u64, first.as_bytes());
+    let found = check(&*copy).findings;
+    assert!(found.iter().any(|one| one.invariant == "B15"), "{found:?}");
 }
