@@ -117,25 +117,14 @@ impl Ops {
 
     /// Dropping the set-id bits is ours (`FUSE_HANDLE_KILLPRIV_V2`): on every change of
     /// owner or group, and on truncation by others than the super-user.
-    pub(crate) fn setattr(&self, cx: &Ctx, ino: u64, mut set: SetAttr) -> Result<Attr> {
+    pub(crate) fn setattr(&self, cx: &Ctx, ino: u64, set: SetAttr) -> Result<Attr> {
         let chown = set.uid.is_some() || set.gid.is_some();
         let truncate = set.size.is_some() && cx.uid != 0;
-        if set.perm.is_none() && (chown || truncate) {
-            set.perm = self.without_set_id(cx, Ino(ino))?;
-        }
-        self.fs.setattr(cx, Ino(ino), &set)
-    }
-
-    /// The permissions of `ino` without its set-id bits, if that changes them.
-    /// Directories keep theirs; set-gid without group execution denotes locking, not
-    /// privilege.
-    fn without_set_id(&self, cx: &Ctx, ino: Ino) -> Result<Option<u32>> {
-        let attr = self.fs.getattr(cx, ino)?;
-        if attr.kind == FileType::Directory {
-            return Ok(None);
-        }
-        let perm = perm::without_set_id(cx, &attr);
-        Ok((perm != attr.perm).then_some(perm))
+        let cx = Ctx {
+            drops_set_id: chown || truncate,
+            ..cx.clone()
+        };
+        self.fs.setattr(&cx, Ino(ino), &set)
     }
 
     pub(crate) fn readlink(&self, cx: &Ctx, ino: u64) -> Result<Vec<u8>> {

@@ -96,7 +96,7 @@ pub struct Ctx {
     pub noatime: bool,
     /// The kernel writes pages of a mapping back, for a process that it does not name.
     pub is_write_back: bool,
-    /// A change of contents drops the set-id bits, also one of a privileged user: the kernel has asked for that.
+    /// A change of contents or owner drops the set-id bits, also one of a privileged user: the kernel has asked for that.
     pub drops_set_id: bool,
     /// The sets that changes of the call join.
     pub sets: crate::Sets,

@@ -333,7 +333,14 @@ pub fn check_setattr(cx: &Ctx, attr: &Attr, set: &SetAttr) -> Result<SetAttr> {
     }
     let mut set = *set;
     if cx.checked {
-        set.perm = set.perm.map(|perm| perm & PERM_MASK);
+        set.perm = match set.perm {
+            Some(perm) => Some(perm & PERM_MASK),
+            // Directories keep theirs.
+            None if cx.drops_set_id && attr.kind != FileType::Directory => {
+                Some(without_set_id(cx, attr)).filter(|perm| *perm != attr.perm)
+            }
+            None => None,
+        };
         return Ok(set);
     }
     let owner = cx.uid == 0 || cx.uid == attr.uid;

@@ -321,3 +321,25 @@ fn xattrs_with_invalid_names_can_be_read_and_removed_by_the_super_user() {
         }
     }
 }
+
+#[test]
+fn a_kernel_that_asks_for_it_drops_set_id_bits_with_other_attributes() {
+    let asks = Ctx {
+        drops_set_id: true,
+        ..checked(2)
+    };
+    let perm = |cx: &Ctx, attr: &Attr, set: &SetAttr| check_setattr(cx, attr, set).unwrap().perm;
+    let owner = SetAttr {
+        uid: Some(3),
+        ..SetAttr::default()
+    };
+    let own = SetAttr {
+        perm: Some(0o6755),
+        ..owner
+    };
+    assert_eq!(perm(&asks, &file(0o6755, 2, 2), &owner), Some(0o755));
+    assert_eq!(perm(&asks, &file(0o755, 2, 2), &owner), None);
+    assert_eq!(perm(&asks, &dir(0o2755, 2, 2), &owner), None);
+    assert_eq!(perm(&asks, &file(0o6755, 2, 2), &own), Some(0o6755));
+    assert_eq!(perm(&checked(2), &file(0o6755, 2, 2), &owner), None);
+}
