@@ -281,7 +281,8 @@ impl<P: Pmem> Pxfs<P> {
         op: &Op<'_>,
         taken: &mut Taken,
     ) -> Run<Done> {
-        if !session.is_trusted {
+        // A client gives back all that it holds, wherever it is.
+        if !session.is_trusted && !matches!(op, Op::Release { .. }) {
             op.inodes()
                 .try_for_each(|ino| self.must_reach(tx, session, by.cx, ino))?;
         }
@@ -515,6 +516,7 @@ impl<P: Pmem> Pxfs<P> {
                     session.holds.insert(object, left);
                 } else {
                     session.holds.remove(&object);
+                    session.listed.remove(&object);
                     session.opened.remove(&object);
                 }
             }
@@ -523,6 +525,7 @@ impl<P: Pmem> Pxfs<P> {
 
     pub(crate) fn hold(&self, session: &mut Session, object: ObjectId) {
         *session.holds.entry(object).or_default() += 1;
+        session.listed.remove(&object);
         self.refer(object);
     }
 
@@ -542,7 +545,8 @@ impl<P: Pmem> Pxfs<P> {
         Err(refused(Errno::BADF, why))
     }
 
-    /// Demands that the client holds the inode, or may search all directories above it.
+    /// Demands that the client holds the inode, not only since it has listed a directory, or may search all
+    /// directories above it.
     pub(crate) fn must_reach<M: Load>(
         &self,
         memory: &M,
@@ -555,7 +559,9 @@ impl<P: Pmem> Pxfs<P> {
         let cx = unchecked.as_ref().unwrap_or(cx);
         for _ in 0..DEEP {
             let superblock = self.store.superblock();
-            if object == superblock.root || session.holds.contains_key(&object) {
+            let is_held = session.holds.contains_key(&object)
+                && (!session.listed.contains(&object) || hit(Bug::ListedReached));
+            if object == superblock.root || is_held {
                 return Ok(());
             }
             let above = parent(memory, object)?.filter(|above| *above != superblock.open);

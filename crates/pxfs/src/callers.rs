@@ -76,7 +76,12 @@ impl<P: Pmem> Pxfs<P> {
             }
             _ => false,
         };
-        Ok(Ctx { checked, ..cx })
+        // The kernel would drop the bits with the truncation that these permit.
+        Ok(Ctx {
+            checked,
+            drops_set_id: cx.drops_set_id || checked,
+            ..cx
+        })
     }
 
     /// The caller of a read. A client that is not trusted lists a directory that it has opened, or its user

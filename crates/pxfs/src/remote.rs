@@ -12,7 +12,9 @@ use crate::values::Value;
 use aerie_objects::{ObjectId, generation, version};
 use aerie_proto::ops::{Call, Entry, Op, Operation, REPLY_MAX, Read, Reply};
 use medium::Pmem;
-use vfs::{Cookie, Ctx, FileSystem, Ino, Name, OpenFlags, Result};
+use vfs::{
+    Attr, Cookie, Ctx, FileFlags, FileSystem, Ino, Name, OpenFlags, Result, Timestamp, perm,
+};
 
 impl Stop {
     fn errno(self) -> vfs::Errno {
@@ -123,10 +125,8 @@ impl<P: Pmem> Pxfs<P> {
             } => {
                 reach(dir)?;
                 let most = bytes.min(REPLY_MAX) as usize;
-                let (entries, dir) = self.entries(cx, dir, after, most)?;
-                if with_attributes {
-                    self.hold_entries(session, &entries);
-                }
+                let (entries, dir) =
+                    self.call_list(session, cx, (dir, after), most, with_attributes)?;
                 (Reply::Entries(entries), Some(dir))
             }
             Read::ReadLink(ino) => {
@@ -159,6 +159,28 @@ impl<P: Pmem> Pxfs<P> {
             }
             Read::StatFs => (Reply::Space(self.statfs()?), None),
         })
+    }
+
+    /// A part of a directory, with names of at most `most` bytes. Also returns the directory.
+    fn call_list(
+        &self,
+        session: &mut Session,
+        cx: &Ctx,
+        (dir, after): (Ino, Cookie),
+        most: usize,
+        with_attributes: bool,
+    ) -> crate::error::Res<(Vec<Entry>, Inode)> {
+        let (mut entries, dir) = self.entries(cx, dir, after, most)?;
+        // The claim that the directory is open permits no search.
+        let may_search = perm::may_search(&session.who.ctx(), &dir.attr).is_ok();
+        let is_searched = session.is_trusted || may_search;
+        if !is_searched {
+            entries.iter_mut().for_each(hide_attributes);
+        }
+        if with_attributes {
+            self.hold_entries(session, &entries, is_searched);
+        }
+        Ok((entries, dir))
     }
 
     /// A part of a value. Also returns its file.
@@ -212,8 +234,9 @@ impl<P: Pmem> Pxfs<P> {
         Ok((entries, dir))
     }
 
-    /// Holds the objects of entries with attributes, but for `.` and `..`.
-    fn hold_entries(&self, session: &mut Session, entries: &[Entry]) {
+    /// Holds the objects of entries with attributes, but for `.` and `..`. Without `is_searched` the client may use none
+    /// that it has not reached by another call.
+    fn hold_entries(&self, session: &mut Session, entries: &[Entry], is_searched: bool) {
         let memory = self.store.memory();
         for entry in entries {
             let is_dot = entry.cookie.0 <= crate::calls::COOKIES_OF_DOTS;
@@ -221,8 +244,32 @@ impl<P: Pmem> Pxfs<P> {
                 && !is_dot
                 && let Ok(object) = self.object(memory, entry.ino)
             {
+                let is_known = is_searched
+                    || session.holds.contains_key(&object) && !session.listed.contains(&object);
                 self.hold(session, object);
+                if !is_known {
+                    session.listed.insert(object);
+                }
             }
         }
     }
+}
+
+/// Leaves of the attributes what an entry of a directory shows to all who may list it.
+fn hide_attributes(entry: &mut Entry) {
+    let time = Timestamp::default();
+    entry.attr = entry.attr.map(|attr| Attr {
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        flags: FileFlags::empty(),
+        ..attr
+    });
 }

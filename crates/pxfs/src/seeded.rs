@@ -23,6 +23,8 @@ medium::seeded_bugs! {
     PathNotSearched,
     /// A client that is not trusted has stored the contents of a write.
     StoredByAnyone,
+    /// A client that is not trusted uses inodes of a directory that it may list, and not search.
+    ListedReached,
     /// A put does not look at the permissions of the file that it replaces.
     PutOverAnything,
     /// Users read what is in directories that they may not search.

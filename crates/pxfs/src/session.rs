@@ -2,7 +2,7 @@
 
 use crate::fs::Pxfs;
 use aerie_objects::{ObjectId, Readers, Reserve};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
 use vfs::{Ctx, OpenFlags, Timestamp};
 
@@ -47,6 +47,8 @@ pub struct Session {
     pub(crate) reserve: Reserve,
     /// Objects that live until it releases them, as often as it holds them.
     pub(crate) holds: HashMap<ObjectId, u64>,
+    /// Those that it holds only since it has listed a directory that its user may not search.
+    pub(crate) listed: HashSet<ObjectId>,
     /// The access for which it has opened objects that it holds.
     pub(crate) opened: HashMap<ObjectId, OpenFlags>,
     /// The time of its last operation.
@@ -78,6 +80,7 @@ impl<P: Pmem> Pxfs<P> {
             is_trusted,
             reserve: Reserve::default(),
             holds: HashMap::new(),
+            listed: HashSet::new(),
             opened: HashMap::new(),
             last: self.clock.now(),
         }

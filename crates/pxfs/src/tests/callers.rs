@@ -2,9 +2,11 @@
 
 use super::clients::All;
 use super::hostile::{OTHER, USER, World, at, refused};
-use aerie_proto::ops::{Call, Caller, Op, Read};
+use aerie_proto::ops::{Call, Caller, Op, Read, Reply};
+use std::sync::Arc;
 use vfs::{
-    Cookie, Ctx, FileSystem, Ino, OpenFlags, Removal, RenameFlags, SetAttr, SetTime, Timestamp,
+    Attr, Cookie, Ctx, FileSystem, Ino, OpenFlags, Removal, RenameFlags, SetAttr, SetTime,
+    Timestamp,
 };
 
 /// A client acts for its own user.
@@ -122,7 +124,15 @@ pub(super) fn claims_of_open_files_are_checked() -> Result<(), String> {
         let chmod = attr(foreign, set(perm));
         refused(claim(&mut world, chmod), "not permitted")?;
     }
-    claim(&mut world, attr(foreign, set(0o606)))
+    claim(&mut world, attr(foreign, set(0o606)))?;
+    // Also if the client does not ask for it.
+    world.service.setattr(&owner, foreign, &theirs).unwrap();
+    claim(&mut world, attr(foreign, size(2)))?;
+    let perm = world.service.getattr(&owner, foreign).unwrap().perm;
+    match perm {
+        0o606 => Ok(()),
+        _ => Err(format!("a claim that a file is open left mode {perm:o}")),
+    }
 }
 
 /// As above, for directories: the owner lists a directory that the mode denies the owner, and nobody else.
@@ -155,4 +165,68 @@ pub(super) fn claims_of_open_directories_are_checked() -> Result<(), String> {
     let (root, set) = (Ctx::root(), mode(0o311));
     world.service.setattr(&root, shared, &set).unwrap();
     refused(list(&mut world, shared, true), "denied")
+}
+
+/// A directory that the user may list, and not search, shows names only.
+pub(super) fn listed_inodes_are_not_reached() -> Result<(), String> {
+    let mut world = World::new();
+    let root = Ctx::root();
+    let fs = Arc::clone(&world.service);
+    let hidden = fs
+        .mkdir(&root, Ino::ROOT, b"names-only", 0o744)
+        .unwrap()
+        .ino;
+    let below = fs.create(&root, hidden, b"below", 0o666).unwrap().ino;
+    let inner = fs.mkdir(&root, hidden, b"inner", 0o777).unwrap().ino;
+    fs.write(&root, below, 0, b"secret").unwrap();
+    let read = |world: &mut World, read| {
+        let call = Call::Read { caller: None, read };
+        let done = world.service.call(&mut world.session, &call);
+        done.map_err(|errno| errno.to_string())
+    };
+    for with_attributes in [true, false] {
+        let list = Read::List {
+            dir: hidden,
+            after: Cookie(0),
+            bytes: 1000,
+            with_attributes,
+        };
+        let Reply::Entries(entries) = read(&mut world, list)? else {
+            return Err("it has no entries".into());
+        };
+        let names: Vec<_> = entries.iter().map(|entry| &entry.name[..]).collect();
+        if !names.contains(&&b"below"[..]) {
+            return Err("a name is missing".into());
+        }
+        let shows = |attr: &Attr| attr.size != 0 || attr.perm != 0 || attr.mtime.0 != 0;
+        if entries
+            .iter()
+            .any(|entry| entry.attr.as_ref().is_some_and(shows))
+        {
+            return Err("attributes are shown".into());
+        }
+        for flags in [OpenFlags::READ, OpenFlags::WRITE] {
+            refused(world.op(Op::Open { ino: below, flags }), "denied")?;
+        }
+        refused(read(&mut world, Read::GetAttr(below)).map(drop), "denied")?;
+        refused(world.op(Op::Hold { ino: below }), "denied")?;
+        let new = world.reserved();
+        refused(world.op(world.make(inner, "new", new)), "denied")?;
+    }
+    // The client can give back, once, all that it has got by the list.
+    let release = || Op::Release {
+        ino: below,
+        count: 1,
+    };
+    world.op(release())?;
+    refused(world.op(release()), "not held")?;
+    // With the right to search, it is reached.
+    let mode = SetAttr {
+        perm: Some(0o755),
+        ..SetAttr::default()
+    };
+    fs.setattr(&root, hidden, &mode).unwrap();
+    let flags = OpenFlags::READ;
+    world.op(Op::Open { ino: below, flags })?;
+    Ok(())
 }

@@ -321,7 +321,7 @@ fn paths_are_searched() -> Result<(), String> {
     refused(world.op(release(0)), "not held")?;
     // More than all is all.
     world.op(release(3))?;
-    refused(world.op(release(1)), "path is unknown")
+    refused(world.op(release(1)), "not held")
 }
 
 /// Contents change after an open for writing, which needs the permission, and until the release.
@@ -539,13 +539,14 @@ fn structures_stay() -> Result<(), String> {
     Ok(())
 }
 
-const CLAIMS: [fn() -> Result<(), String>; 12] = [
+const CLAIMS: [fn() -> Result<(), String>; 13] = [
     ids_are_reserved,
     pages_are_reserved,
     puts_are_checked,
     callers::callers_are_checked,
     callers::claims_of_open_files_are_checked,
     callers::claims_of_open_directories_are_checked,
+    callers::listed_inodes_are_not_reached,
     paths_are_searched,
     writes_need_an_open,
     locks_cover_changes,
