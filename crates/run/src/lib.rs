@@ -22,6 +22,9 @@
 //!   not seen, nor are `syscall` instructions of objects that `dlopen` adds. Their calls go to the mount. Libc is seen, so
 //!   almost no object has such instructions. Programs that are not seen inherit descriptors of the mount (`calls::backed`),
 //!   but for files without a name.
+//! - The processes of a run trust each other: they share memory that each can store to. A child of another user can take
+//!   over the others, and has what its parent had mapped of the store, also after `setuid`.
+//! - `chroot`, mount name spaces, seccomp and Landlock do not hide the store from a process that uses it.
 //! - A path that reaches the mount point by another name goes to the mount: `/x/../mnt`, `//mnt`, or
 //!   a symbolic link elsewhere.
 //! - A process that a signal kills loses what its backend has not sent, and its open file descriptions

@@ -22,7 +22,7 @@ use crate::protocol::{Operation, Reply, Request, Status};
 use crate::store::Store;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{FileType, Mode, chmod, lstat, unlink};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, lstat, open, unlink};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
@@ -31,7 +31,7 @@ use rustix::net::{
     shutdown, socket_with, socketpair,
 };
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -211,7 +211,17 @@ fn listener(path: &Path) -> Result<OwnedFd, Errno> {
     }
     let listener = socket()?;
     bind(&listener, &address)?;
-    chmod(path, Mode::from_raw_mode(0o666))?;
+    // A user who may write to the directory may have put a link into its place.
+    let named = open(
+        path,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    if !is_socket(fstat(&named)?.st_mode) {
+        return Err(Errno::ADDRINUSE);
+    }
+    let same = format!("/proc/self/fd/{}", named.as_raw_fd());
+    chmod(same, Mode::from_raw_mode(0o666))?;
     listen(&listener, BACKLOG)?;
     rustix::io::ioctl_fionbio(&listener, true)?;
     Ok(listener)

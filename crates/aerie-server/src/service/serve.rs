@@ -6,8 +6,10 @@ use super::{Limits, Service};
 use crate::protected::Protected;
 use medium::{EffectiveDurability, Pmem};
 use pxfs::Pxfs;
+use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::{File, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -157,6 +159,21 @@ impl Drop for Serving {
 }
 
 /// Listens at the path.
+/// Lets all users connect to a socket. A user who may write to its directory may have put a link into its place.
+fn allow_all(path: &Path) -> io::Result<()> {
+    let named = rustix::fs::open(
+        path,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let is_socket = FileType::from_raw_mode(rustix::fs::fstat(&named)?.st_mode) == FileType::Socket;
+    if !is_socket {
+        return Err(io::Error::other("something else has taken its place"));
+    }
+    let same = format!("/proc/self/fd/{}", named.as_raw_fd());
+    std::fs::set_permissions(same, Permissions::from_mode(0o666))
+}
+
 fn listen(path: &Path) -> Result<UnixListener, ServeError> {
     let failed = |what, error| failed(path, what, error);
     if let Ok(found) = path.symlink_metadata() {
@@ -172,8 +189,7 @@ fn listen(path: &Path) -> Result<UnixListener, ServeError> {
         }
     }
     let listener = UnixListener::bind(path).map_err(|e| failed("make the socket", e))?;
-    let mode = Permissions::from_mode(0o666);
-    std::fs::set_permissions(path, mode).map_err(|e| failed("set the mode of the socket", e))?;
+    allow_all(path).map_err(|e| failed("set the mode of the socket", e))?;
     let listening = listener.set_nonblocking(true);
     listening.map_err(|e| failed("prepare the socket", e))?;
     Ok(listener)

@@ -208,6 +208,8 @@ pub(crate) fn mounted_path(
     dir: Ino,
     name: &[u8],
 ) -> Result<CString> {
+    // Names come from memory that all processes of the run can store to.
+    vfs::check_name(name)?;
     let below = path_of(process, fs, dir)?;
     CString::new([&process.at[..], &below, b"/", name].concat()).map_err(|_| Errno::INVAL)
 }
