@@ -439,7 +439,9 @@ impl Ext2 {
         let at = offset_of!(AttrHeader, references) as u32;
         let fewer = (references - 1).to_le_bytes();
         let befores = removed.before_reuse();
-        self.change(op, Lba(block.into()), at, &fewer, befores.as_slice())?;
+        let fewer = self.change(op, Lba(block.into()), at, &fewer, befores.as_slice())?;
+        // Who takes the last one off waits for this inode, too, before the block is free.
+        self.state.lock().removed.insert(&*self.store, block, fewer);
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Root {
 }
 
 /// The path to a block: the pointer in the inode, and those in indirect blocks.
-struct Path {
+pub(crate) struct Path {
     slot: usize,
     steps: SmallVec<[u32; 3]>,
 }
@@ -86,7 +86,7 @@ impl Ext2 {
         })
     }
 
-    fn path(&self, index: u64) -> Result<Path> {
+    pub(crate) fn path(&self, index: u64) -> Result<Path> {
         let roots = self.roots();
         let root = roots.iter().rev().find(|root| index >= root.base);
         let root = root.filter(|root| index - root.base < self.span(root.level));
@@ -104,7 +104,11 @@ impl Ext2 {
     }
 
     /// The existing indirect blocks on the path to a block, and the block.
-    fn walk(&self, node: &Node, path: &Path) -> Result<(SmallVec<[u32; 3]>, Option<u32>)> {
+    pub(crate) fn walk(
+        &self,
+        node: &Node,
+        path: &Path,
+    ) -> Result<(SmallVec<[u32; 3]>, Option<u32>)> {
         let mut way = SmallVec::new();
         let mut at = self.pointee(node.inode.block[path.slot].get(), node.ino)?;
         for &step in &path.steps {

@@ -159,10 +159,13 @@ impl<F: Format> BlockFs<F> {
         }
         // Inodes without names are freed even if they are open.
         (self.known.lock().values_mut()).for_each(|known| known.refs = 0);
-        if !self.is_read_only() {
-            self.finish_orphans()?;
-        }
+        // An inode that cannot be read must not keep the changes of all others from the disk.
+        let finished = match self.is_read_only() {
+            true => Ok(()),
+            false => self.finish_orphans(),
+        };
         self.sync().map_err(FormatError::Limit)?;
+        finished?;
         self.format.close()
     }
 

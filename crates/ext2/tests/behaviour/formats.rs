@@ -211,3 +211,36 @@ fn device_numbers_have_two_forms() {
     assert!(e2fsck_debug(&image, "stat /old").contains("08:03"));
     assert!(e2fsck_debug(&image, "stat /new").contains("(New-style)"));
 }
+
+/// A crash of soft updates between a pointer in an indirect block and the size leaves a block past the end.
+#[test]
+fn a_directory_grows_into_a_block_past_its_end() {
+    let mounted = mount(mke2fs(&["-b", "1024"], "2M"));
+    let dir = mounted
+        .fs
+        .mkdir(&root(), Ino::ROOT, b"d", 0o755)
+        .unwrap()
+        .ino;
+    let name = |n: u32| format!("{n:0250}").into_bytes();
+    let size = |mounted: &Mounted| mounted.fs.getattr(&root(), dir).unwrap().size;
+    let mut count = 0;
+    while size(&mounted) <= 13 * 1024 {
+        mounted
+            .fs
+            .create(&root(), dir, &name(count), 0o644)
+            .unwrap();
+        count += 1;
+    }
+    let last = count - 1;
+    mounted.fs.unlink(&root(), dir, &name(last)).unwrap();
+    let image = mounted.close();
+    let (image, _) = super::fixture::debugfs(&image, "sif /d size 13312");
+    let mounted = mount(image);
+    assert_eq!(size(&mounted), 13 * 1024);
+    for n in last..last + 9 {
+        mounted.fs.create(&root(), dir, &name(n), 0o644).unwrap();
+    }
+    assert!(size(&mounted) > 14 * 1024);
+    mounted.fs.lookup(&root(), dir, &name(last)).unwrap();
+    assert_eq!(e2fsck(&mounted.close()), None);
+}
