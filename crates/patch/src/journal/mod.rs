@@ -321,6 +321,13 @@ impl Shared {
         need <= u64::from(free) && 3 * need <= u64::from(self.home.max_op_blocks())
     }
 
+    /// Whether the changes that a transaction holds back take a third of the cache's limit, also those of blocks that it
+    /// has freed.
+    fn holds_much(&self, running: &Running) -> bool {
+        let held = running.blocks.len() + running.reserved + running.held;
+        running.held > 0 && 3 * held as u64 > u64::from(self.home.max_op_blocks())
+    }
+
     // --- operations -----------------------------------------------------------------
 
     fn begin(&self, blocks: u32, caller: Caller) -> Result<Op, StoreError> {
@@ -346,7 +353,8 @@ impl Shared {
             // A transaction of several operations takes at most a quarter of the log. The new
             // operation's reservation, a worst case, does not count here. Otherwise a commit
             // would often write blocks that the next operation changes again.
-            let large = !self.has_room_for(wanted - blocks, (state.log.capacity() / 4).max(1));
+            let most = (state.log.capacity() / 4).max(1);
+            let large = !self.has_room_for(wanted - blocks, most) || self.holds_much(running);
             if !running.is_empty() && (large || self.home.is_crowded()) {
                 self.commit(&mut state)?;
             } else if self.has_room_for(wanted, state.log.free()) {
@@ -522,11 +530,12 @@ impl Shared {
         let mut state = self.state.lock();
         let marked = state.log.marks.contains_key(&lba);
         let running = &mut state.running;
-        running.blocks.remove(&lba);
+        let was_changed = running.blocks.remove(&lba).is_some();
         // A block that this transaction both allocated and freed needs no write, unless an
         // older transaction used it.
         let nobodys = unreachable && !marked && !running.emptied.contains(&lba);
         if !nobodys {
+            running.held += usize::from(was_changed);
             if !hit(Bug::ForgetEmptied) {
                 running.emptied.insert(lba);
             }

@@ -19,6 +19,9 @@ pub(super) struct Running {
     pub touched: bool,
     /// Blocks to be logged, with their changes.
     pub blocks: HashMap<Lba, Patches>,
+    /// Number of blocks that it has changed, and freed: they need no log, and their changes stay in the cache until
+    /// the commit.
+    pub held: usize,
     /// Blocks freed and not allocated again.
     pub freed: HashSet<Lba>,
     /// Blocks freed, allocated again or not, to which the medium or the log may have a pointer.
@@ -43,6 +46,7 @@ impl Running {
             wait,
             touched: false,
             blocks: HashMap::new(),
+            held: 0,
             freed: HashSet::new(),
             emptied: HashSet::new(),
             open: 0,
