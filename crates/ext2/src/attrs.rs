@@ -440,7 +440,7 @@ impl Ext2 {
         let fewer = (references - 1).to_le_bytes();
         let befores = removed.before_reuse();
         let fewer = self.change(op, Lba(block.into()), at, &fewer, befores.as_slice())?;
-        // Who takes the last one off waits for this inode, too, before the block is free.
+        // The block is free only when this inode, too, is off it on the disk.
         self.state.lock().removed.insert(&*self.store, block, fewer);
         Ok(())
     }

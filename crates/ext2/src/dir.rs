@@ -448,36 +448,6 @@ impl Ext2 {
         Ok((attached, filled))
     }
 
-    /// The block at an index that is past the end of a directory: a crash came between the pointer and the size.
-    fn block_past_end(&self, dir: Ino, index: u64) -> Result<Option<Lba>> {
-        let node = self.load_ino(dir)?;
-        let (_, there) = self.walk(&node, &self.path(index)?)?;
-        Ok(there.map(|block| Lba(block.into())))
-    }
-
-    /// As [`add_dir_block`](Self::add_dir_block), for a block that the directory points to already.
-    fn adopt_dir_block(
-        &self,
-        op: &Op,
-        dir: Ino,
-        block: Lba,
-        size: u32,
-        contents: &[u8],
-        befores: &[Before],
-    ) -> Result<(PatchId, PatchId)> {
-        let filled = self.change(op, block, 0, contents, &[])?;
-        let mut befores = befores.to_vec();
-        befores.push(Before {
-            patch: filled,
-            rule: Rule::InitialiseBeforePoint,
-        });
-        let mut node = self.load_ino(dir)?;
-        node.inode.size_low.set(size);
-        let at = offset_of!(Inode, size_low);
-        let grown = self.write_node(op, &node, at..at + 4, &befores)?.id;
-        Ok((grown, filled))
-    }
-
     pub(crate) fn insert_name(
         &self,
         op: &Op,

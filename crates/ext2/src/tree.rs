@@ -27,7 +27,7 @@ pub(crate) struct Root {
 }
 
 /// The path to a block: the pointer in the inode, and those in indirect blocks.
-pub(crate) struct Path {
+struct Path {
     slot: usize,
     steps: SmallVec<[u32; 3]>,
 }
@@ -86,7 +86,7 @@ impl Ext2 {
         })
     }
 
-    pub(crate) fn path(&self, index: u64) -> Result<Path> {
+    fn path(&self, index: u64) -> Result<Path> {
         let roots = self.roots();
         let root = roots.iter().rev().find(|root| index >= root.base);
         let root = root.filter(|root| index - root.base < self.span(root.level));
@@ -104,11 +104,7 @@ impl Ext2 {
     }
 
     /// The existing indirect blocks on the path to a block, and the block.
-    pub(crate) fn walk(
-        &self,
-        node: &Node,
-        path: &Path,
-    ) -> Result<(SmallVec<[u32; 3]>, Option<u32>)> {
+    fn walk(&self, node: &Node, path: &Path) -> Result<(SmallVec<[u32; 3]>, Option<u32>)> {
         let mut way = SmallVec::new();
         let mut at = self.pointee(node.inode.block[path.slot].get(), node.ino)?;
         for &step in &path.steps {
@@ -431,6 +427,35 @@ impl Ext2 {
         self.first_pointed(child, pointed);
         let counted = self.write_node(op, &node, start..SECTORS + 4, &[init(pointed)])?;
         Ok(counted.id)
+    }
+
+    /// The block at an index that is past the end of a directory: a crash came between the pointer and the size.
+    pub(crate) fn block_past_end(&self, dir: Ino, index: u64) -> Result<Option<Lba>> {
+        let node = self.load_ino(dir)?;
+        let (_, there) = self.walk(&node, &self.path(index)?)?;
+        Ok(there.map(|block| Lba(block.into())))
+    }
+
+    /// Fills a block of a directory and raises its size to it, for a block that the directory points to already.
+    pub(crate) fn adopt_dir_block(
+        &self,
+        op: &Op,
+        dir: Ino,
+        block: Lba,
+        size: u32,
+        contents: &[u8],
+        befores: &[Before],
+    ) -> Result<(PatchId, PatchId)> {
+        let filled = self.change(op, block, 0, contents, &[])?;
+        let mut befores = befores.to_vec();
+        befores.push(Before {
+            patch: filled,
+            rule: Rule::InitialiseBeforePoint,
+        });
+        let mut node = self.load_ino(dir)?;
+        node.inode.size_low.set(size);
+        let grown = self.write_node(op, &node, SIZE..SIZE + 4, &befores)?.id;
+        Ok((grown, filled))
     }
 
     pub(crate) fn first_pointed(&self, block: u32, by: PatchId) {
