@@ -205,9 +205,9 @@ SELVEDGE_IN_BLOCK(char *, strndup, (const char *text, size_t most));
  * is refused; those of a library that dlopen loads are not kept.
  *
  * The address of a variable changes in each run: a block that stores it in durable memory fails.
- * Plain stores must not store it there either, nor may it be in strings for structures, or in copies to
- * addresses that are no multiple of 8: there nothing detects it. With -no-pie the address stays until the program is
- * built again. */
+ * Plain stores must not store it there either. Strings for structures, and copies to addresses that are
+ * no multiple of 8, must not contain it: nothing detects it there. With -no-pie the address stays until
+ * the program is built again. */
 #define SELVEDGE_STATIC __attribute__((section(".persistent")))
 
 /* The name of the program, for its persistent variables: SELVEDGE_PROGRAM("visits"), once, at file
@@ -358,8 +358,8 @@ int selvedge_log_append(selvedge_log *log, const void *record, size_t size);
 /* Waits until all appended records are durable. */
 int selvedge_log_flush(selvedge_log *log);
 
-/* Copies the next flushed record to `buffer`. Returns its size, or -1. ENOMSG: there is none (and
- * no text). EMSGSIZE: it is larger than the buffer, and stays the next one. */
+/* Copies the next flushed record to `buffer`. Returns its size, or -1. ENOMSG: no record is left;
+ * the call sets no text. EMSGSIZE: it is larger than the buffer, and stays the next one. */
 ssize_t selvedge_log_read(selvedge_log *log, void *buffer, size_t size);
 
 /* Drops all flushed records, durably; or only the records that were read. */

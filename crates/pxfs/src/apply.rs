@@ -559,9 +559,7 @@ impl<P: Pmem> Pxfs<P> {
         let cx = unchecked.as_ref().unwrap_or(cx);
         for _ in 0..DEEP {
             let superblock = self.store.superblock();
-            let is_held = session.holds.contains_key(&object)
-                && (!session.listed.contains(&object) || hit(Bug::ListedReached));
-            if object == superblock.root || is_held {
+            if object == superblock.root || session.has_reached(object) {
                 return Ok(());
             }
             let above = parent(memory, object)?.filter(|above| *above != superblock.open);

@@ -153,6 +153,10 @@ impl<P: Pmem> Pxfs<P> {
 
     /// Whether a file has capabilities of a program.
     pub(crate) fn has_capabilities<M: Load>(&self, memory: &M, inode: &Inode) -> Res<bool> {
+        // Each write asks.
+        if !inode.has_xattrs {
+            return Ok(false);
+        }
         let all = self.xattrs(memory, inode)?;
         Ok(all.iter().any(|(name, _)| name == perm::CAPABILITY))
     }

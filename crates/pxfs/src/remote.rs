@@ -244,8 +244,7 @@ impl<P: Pmem> Pxfs<P> {
                 && !is_dot
                 && let Ok(object) = self.object(memory, entry.ino)
             {
-                let is_known = is_searched
-                    || session.holds.contains_key(&object) && !session.listed.contains(&object);
+                let is_known = is_searched || session.has_reached(object);
                 self.hold(session, object);
                 if !is_known {
                     session.listed.insert(object);

@@ -1,6 +1,7 @@
 //! Sessions: the service's side of its clients.
 
 use crate::fs::Pxfs;
+use crate::seeded::{Bug, hit};
 use aerie_objects::{ObjectId, Readers, Reserve};
 use hashbrown::{HashMap, HashSet};
 use medium::Pmem;
@@ -64,6 +65,12 @@ impl Session {
     /// Numbers of pages and of headers that are reserved for the client.
     pub fn reserved(&self) -> (usize, usize) {
         (self.reserve.page_count(), self.reserve.header_count())
+    }
+
+    /// Whether the client holds an object, not only since it has listed a directory.
+    pub(crate) fn has_reached(&self, object: ObjectId) -> bool {
+        let is_listed = self.listed.contains(&object) && !hit(Bug::ListedReached);
+        self.holds.contains_key(&object) && !is_listed
     }
 
     /// Whether the client may act for other users.

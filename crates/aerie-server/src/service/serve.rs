@@ -158,7 +158,6 @@ impl Drop for Serving {
     }
 }
 
-/// Listens at the path.
 /// Lets all users connect to a socket. A user who may write to its directory may have put a link into its place.
 fn allow_all(path: &Path) -> io::Result<()> {
     let named = rustix::fs::open(
@@ -174,6 +173,7 @@ fn allow_all(path: &Path) -> io::Result<()> {
     std::fs::set_permissions(same, Permissions::from_mode(0o666))
 }
 
+/// Listens at the path.
 fn listen(path: &Path) -> Result<UnixListener, ServeError> {
     let failed = |what, error| failed(path, what, error);
     if let Ok(found) = path.symlink_metadata() {

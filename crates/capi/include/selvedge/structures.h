@@ -35,7 +35,8 @@
  *   ENOMEM    no room, and the files cannot grow;
  *   EINVAL    an argument is wrong, such as an address that is not in durable memory;
  *   EIO       the structure is damaged. Inside a block this ends the process.
- * A call that returns -1 has changed nothing, but perhaps the key of a cursor whose value did not fit. Inside a block, the block continues. */
+ * A call that returns -1 has changed nothing, but perhaps the key of a cursor whose value did not fit.
+ * Inside a block, the block continues. */
 #ifndef SELVEDGE_STRUCTURES_H
 #define SELVEDGE_STRUCTURES_H
 

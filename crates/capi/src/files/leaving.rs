@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vfs::FileSystem;
 
+/// Longest wait for the changes of all stores.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Open stores, each with the process that has opened it.
@@ -28,7 +29,7 @@ pub(super) fn note(client: &Arc<Client>) {
 static AFTER_MAIN: extern "C" fn() = after_main;
 
 extern "C" fn after_main() {
-    // A thread that another one has taken along into a child of `fork` would keep the lock for ever.
+    // In a child of `fork`, a thread that is not there may have the lock.
     let Some(open) = OPEN.try_lock().map(|mut open| std::mem::take(&mut *open)) else {
         return;
     };

@@ -96,8 +96,8 @@ impl Dropped {
         Forgetting(self)
     }
 
-    /// Runs a call that takes space. If there is none, inodes that the kernel has dropped are given back first. Not for
-    /// writes from the kernel's cache: to drop an inode may wait for them.
+    /// Runs a call that takes space. If there is none, inodes that the kernel has dropped are given back first. A write
+    /// from the kernel's cache must not use this: the kernel may wait for it before it drops an inode.
     pub(crate) fn with_space<T>(&self, ops: &Ops, call: impl Fn() -> Result<T>) -> Result<T> {
         match call() {
             Err(Errno::NOSPC) => {
