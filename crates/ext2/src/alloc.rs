@@ -7,8 +7,7 @@ use crate::state::State;
 use crate::volume::Ext2;
 use blockfs::{Allocated, FormatError, Removed, Result};
 use medium::block::Lba;
-use patch::{Before, Change, Content, Op, PatchId, Rule};
-use smallvec::SmallVec;
+use patch::{Before, Change, Content, Op, PatchId};
 use std::mem::offset_of;
 use std::ops::Range;
 use vfs::check::{Finding, Severity};
@@ -188,15 +187,10 @@ impl Ext2 {
             let what = format!("block bitmap of group {group}: block {block} is free already");
             return Err(FormatError::Corrupt(what));
         }
-        let mut befores: SmallVec<[Before; 2]> = removed.before_reuse().into_iter().collect();
-        // An inode that has shared the block may still point to it on the disk.
-        let sharer = state.removed.get(&*self.store, &block).copied();
-        let sharer = sharer.filter(|patch| *patch != removed.patch);
-        let rule = Rule::NullifyBeforeReuse;
-        befores.extend(sharer.map(|patch| Before { patch, rule }));
-        let never_stored = removed.never_stored && sharer.is_none();
-        self.flip(op, map, bit, &befores)?;
-        if !never_stored {
+        let befores = removed.before_reuse();
+        let befores = befores.as_slice();
+        self.flip(op, map, bit, befores)?;
+        if !removed.never_stored {
             state.let_rest(&*self.store, layout, block, removed.patch);
         }
         state.attached.remove(&block);
@@ -204,7 +198,7 @@ impl Ext2 {
         state.set_free_blocks(group, free);
         self.write_counts(op, &state, group)?;
         let lba = Lba(block.into());
-        self.store.freed(op, lba, &befores, never_stored)?;
+        self.store.freed(op, lba, befores, removed.never_stored)?;
         Ok(())
     }
 

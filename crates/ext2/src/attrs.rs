@@ -7,6 +7,7 @@ use crate::features::Need;
 use crate::format::{ATTR_MAGIC, ATTR_PREFIXES, AttrEntry, AttrHeader, Inode, InodeExtra};
 use crate::inode::Node;
 use crate::needed::Needed;
+use crate::seeded::{Bug, hit};
 use crate::volume::Ext2;
 use blockfs::{FormatError, Heads, Removed, Result};
 use medium::block::{Buffer, Lba};
@@ -375,6 +376,8 @@ impl Ext2 {
             patch,
             rule: Rule::InitialiseBeforePoint,
         });
+        let older = old.and_then(|(block, _)| self.older_removal(block));
+        let befores: Vec<Before> = befores.into_iter().chain(older).collect();
         if old.is_none() {
             let sectors = &mut node.inode.sectors;
             sectors.set(sectors.get().saturating_add(self.layout.block_bytes / 512));
@@ -399,11 +402,7 @@ impl Ext2 {
         node.inode.file_acl.set(0);
         let sectors = &mut node.inode.sectors;
         sectors.set(sectors.get().saturating_sub(self.layout.block_bytes / 512));
-        let older = self.state.lock().removed.get(&*self.store, &old.0).copied();
-        let befores = older.map(|patch| Before {
-            patch,
-            rule: Rule::NullifyBeforeReuse,
-        });
+        let befores = self.older_removal(old.0);
         let patched = self.write_node(op, &node, ACL_SPAN, befores.as_slice())?;
         let attached = {
             let state = self.state.lock();
@@ -415,6 +414,17 @@ impl Ext2 {
         };
         self.drop_reference(op, old, removed)?;
         Ok(patched.id)
+    }
+
+    /// The before of removing an inode's pointer to its attribute block: the last removal of another inode that has
+    /// shared the block. So the youngest removal stands for all, and the block is free after all.
+    pub(crate) fn older_removal(&self, block: u32) -> Option<Before> {
+        let older = self.state.lock().removed.get(&*self.store, &block).copied();
+        let older = older.filter(|_| !hit(Bug::SharerForgotten));
+        older.map(|patch| Before {
+            patch,
+            rule: Rule::NullifyBeforeReuse,
+        })
     }
 
     /// Reads all that releasing an attribute block needs, before the first change.
@@ -440,7 +450,6 @@ impl Ext2 {
         let fewer = (references - 1).to_le_bytes();
         let befores = removed.before_reuse();
         let fewer = self.change(op, Lba(block.into()), at, &fewer, befores.as_slice())?;
-        // The block is free only when this inode, too, is off it on the disk.
         self.state.lock().removed.insert(&*self.store, block, fewer);
         Ok(())
     }

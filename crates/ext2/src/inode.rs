@@ -8,7 +8,7 @@ use crate::format::{
 use crate::seeded::{Bug, hit};
 use crate::state::{Fresh, State};
 use crate::volume::Ext2;
-use blockfs::{FormatError, Heads, InodeChange, NewInode, Result};
+use blockfs::{Befores, FormatError, Heads, InodeChange, NewInode, Result};
 use medium::block::Lba;
 use patch::{Before, Op, PatchId, Rule, attempt};
 use smallvec::SmallVec;
@@ -446,7 +446,9 @@ impl Ext2 {
             Some(fresh) => fresh.old.to_vec(),
             None => self.dead_bytes(&node),
         };
-        let cleared = self.patch(op, node.lba, node.at, &bytes, befores)?;
+        let older = self.older_removal(node.inode.file_acl.get());
+        let befores: Befores = befores.iter().copied().chain(older).collect();
+        let cleared = self.patch(op, node.lba, node.at, &bytes, &befores)?;
         let never_stored = fresh.is_some_and(|fresh| cleared.merged && fresh.patch == cleared.id);
         let removed = blockfs::Removed {
             patch: cleared.id,

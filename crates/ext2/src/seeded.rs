@@ -13,6 +13,8 @@ medium::seeded_bugs! {
     GrowBeforeFill,
     /// A pointer may reach the medium before its block is marked as used.
     PointBeforeBit,
+    /// An attribute block may be free before an inode that has shared it is off it.
+    SharerForgotten,
     /// A new inode has the generation of the one that had its number before.
     SameGeneration,
     /// A name that is made again may reach the medium before its removal elsewhere.

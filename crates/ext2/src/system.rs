@@ -1,6 +1,7 @@
 //! ext2 for test harnesses.
 
-use crate::format::{Inode, InodeFlags};
+use crate::format::{AttrHeader, Inode, InodeFlags};
+use crate::inode::Node;
 use crate::{Ext2, Inodes, MkfsOptions, check, mkfs};
 use blockfs::Format;
 use blockfs::mount::{Devices, MountOptions, Mountable, mount, recover};
@@ -8,13 +9,13 @@ use medium::Rule;
 use medium::block::{BlockDevice, BlockError, Buffer, Lba, MemoryDevice, Write};
 use patch::Optimised;
 use patch::stack::{CacheLayer, Mode, Stack};
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use vfs::check::{Report, Severity};
 use vfs::{
     Atime, BlockSystem, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Still, System,
-    Timestamp,
+    Timestamp, XattrMode,
 };
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -38,14 +39,25 @@ pub struct Ext2System {
     inodes: u32,
     /// Whether the id names the size.
     is_sized: bool,
-    /// Whether new images hold [`CUT_FILE`].
-    cut_file: bool,
+    start: Start,
     optimised: Optimised,
     forgetful: bool,
 }
 
-/// A file of 100 bytes in the root of [`Ext2System::with_cut_file`].
-const CUT_FILE: &[u8] = b"cut";
+/// The contents of a new image: what mke2fs, the kernel or a crash may leave, and no call of this file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Empty,
+    /// [`Ext2System::with_cut_file`].
+    Cut,
+    /// [`Ext2System::with_shared_attributes`].
+    Shared,
+    /// [`Ext2System::with_block_past_end`].
+    PastEnd,
+}
+
+/// Bytes of an image, and their place.
+type Patches = Vec<(usize, Vec<u8>)>;
 
 impl Ext2System {
     /// A system in this mode. Its journal is small, so that it is quick to walk and sometimes full.
@@ -56,7 +68,7 @@ impl Ext2System {
             journal_blocks: JOURNAL_BLOCKS,
             inodes: INODES,
             is_sized: true,
-            cut_file: false,
+            start: Start::Empty,
             optimised: Optimised::Both,
             forgetful: false,
         }
@@ -96,7 +108,25 @@ impl Ext2System {
     /// crash between a cut and the zeroing of the rest of the block leaves them.
     pub const fn with_cut_file(mode: Mode) -> Self {
         Self {
-            cut_file: true,
+            start: Start::Cut,
+            ..Self::new(mode)
+        }
+    }
+
+    /// A system with two files `a` and `b`, whose inodes are in different blocks and share the block of their
+    /// attributes, as the kernel lets them.
+    pub const fn with_shared_attributes(mode: Mode) -> Self {
+        Self {
+            start: Start::Shared,
+            ..Self::new(mode)
+        }
+    }
+
+    /// A system with a directory `D` of 13 full blocks. It points to one more, with a name, as a crash between that
+    /// pointer, in an indirect block, and the size leaves it.
+    pub const fn with_block_past_end(mode: Mode) -> Self {
+        Self {
+            start: Start::PastEnd,
             ..Self::new(mode)
         }
     }
@@ -181,13 +211,18 @@ impl System<dyn BlockDevice> for Ext2System {
             _ if !self.is_sized => String::new(),
             blocks => format!("-{blocks}"),
         };
-        let cut = if self.cut_file { "-cut" } else { "" };
+        let start = match self.start {
+            Start::Empty => "",
+            Start::Cut => "-cut",
+            Start::Shared => "-shared",
+            Start::PastEnd => "-past-end",
+        };
         let optimised = match self.optimised {
             Optimised::Both => String::new(),
             other => format!("-{other}"),
         };
         let forgetful = if self.forgetful { "-forgetful" } else { "" };
-        format!("ext2-{}{blocks}{cut}{optimised}{forgetful}", self.mode)
+        format!("ext2-{}{blocks}{start}{optimised}{forgetful}", self.mode)
     }
 
     fn image_bytes(&self) -> u64 {
@@ -210,11 +245,13 @@ impl System<dyn BlockDevice> for Ext2System {
         // The first mount makes the journal.
         let clock = Arc::new(ManualClock::new(Timestamp(0), 0));
         let mounted = self.mounted(image.clone(), clock, 1024)?;
-        let past_end = if self.cut_file {
-            Some(make_cut_file(&mounted).map_err(|e| format!("a file to begin with: {e}"))?)
-        } else {
-            None
+        let made = match self.start {
+            Start::Empty => Ok(Vec::new()),
+            Start::Cut => make_cut_file(&mounted),
+            Start::Shared => make_sharers(&mounted),
+            Start::PastEnd => make_past_end(&mounted),
         };
+        let patches = made.map_err(|e| format!("files to begin with: {e}"))?;
         let format = mounted.file_system().format();
         let free = format.free_list().map_err(|e| e.to_string())?;
         let inodes = format.free_inode_ranges().map_err(|e| e.to_string())?;
@@ -224,9 +261,9 @@ impl System<dyn BlockDevice> for Ext2System {
         for range in inodes {
             fill_with_removed(&mut bytes[range], &free);
         }
-        past_end
-            .into_iter()
-            .for_each(|range| bytes[range].fill(0xee));
+        for (at, patch) in patches {
+            bytes[at..at + patch.len()].copy_from_slice(&patch);
+        }
         copy(&bytes, device).map_err(|e| e.to_string())
     }
 
@@ -325,15 +362,81 @@ fn write_drawn(
     }
 }
 
-/// Makes [`CUT_FILE`]. Returns the place of the rest of its block in the image.
-fn make_cut_file(mounted: &crate::Mounted) -> vfs::Result<std::ops::Range<usize>> {
+/// Makes the file `cut`. Returns the rest of its block.
+fn make_cut_file(mounted: &crate::Mounted) -> vfs::Result<Patches> {
     let (fs, cx) = (mounted.file_system(), Ctx::root());
-    let made = fs.create(&cx, Ino::ROOT, CUT_FILE, 0o644)?.ino;
+    let made = fs.create(&cx, Ino::ROOT, b"cut", 0o644)?.ino;
     let len = fs.write(&cx, made, 0, &[1; 100])?;
     fs.forget(made, 1);
     let block = fs.format().block_of(made, 0).map_err(|e| e.errno())?;
     let start = block.ok_or(Errno::IO)?.0 as usize * BLOCK_BYTES as usize;
-    Ok(start + len..start + BLOCK_BYTES as usize)
+    Ok(vec![(start + len, vec![0xee; BLOCK_BYTES as usize - len])])
+}
+
+/// Makes the files `a`, with an attribute, and `b`, without. Returns what lets `b` share it.
+fn make_sharers(mounted: &crate::Mounted) -> vfs::Result<Patches> {
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let make = |name: &[u8]| -> vfs::Result<Ino> {
+        let made = fs.create(&cx, Ino::ROOT, name, 0o644)?.ino;
+        fs.forget(made, 1);
+        Ok(made)
+    };
+    let a = make(b"a")?;
+    fs.setxattr(&cx, a, b"user.k", b"shared", XattrMode::Set)?;
+    // The other inodes of the block.
+    let between: Vec<Vec<u8>> = (0..8).map(|n| vec![b'0' + n]).collect();
+    between.iter().try_for_each(|name| make(name).map(drop))?;
+    let b = make(b"b")?;
+    let mut between = between.iter();
+    between.try_for_each(|name| fs.unlink(&cx, Ino::ROOT, name))?;
+    let of = |ino| fs.format().load_ino(ino).map_err(|e| e.errno());
+    let (a, b) = (of(a)?, of(b)?);
+    let acl = a.inode.file_acl.get();
+    let at = |field| place(&b) + field;
+    let sectors = b.inode.sectors.get() + BLOCK_BYTES / 512;
+    let count = acl as usize * BLOCK_BYTES as usize + offset_of!(AttrHeader, references);
+    Ok(vec![
+        (at(offset_of!(Inode, file_acl)), acl.to_le_bytes().into()),
+        (at(offset_of!(Inode, sectors)), sectors.to_le_bytes().into()),
+        (count, 2_u32.to_le_bytes().into()),
+    ])
+}
+
+/// The place of an inode in the image.
+fn place(node: &Node) -> usize {
+    node.lba.0 as usize * BLOCK_BYTES as usize + node.at as usize
+}
+
+/// Makes the directory `D`, and a file with its names. Returns the smaller size, and the count of the other names.
+fn make_past_end(mounted: &crate::Mounted) -> vfs::Result<Patches> {
+    const FULL: u64 = 13 * BLOCK_BYTES as u64;
+    let (fs, cx) = (mounted.file_system(), Ctx::root());
+    let dir = fs.mkdir(&cx, Ino::ROOT, b"D", 0o755)?.ino;
+    let file = fs.create(&cx, Ino::ROOT, b"f", 0o644)?.ino;
+    for n in 0.. {
+        let name = format!("{n:0250}");
+        fs.link(&cx, file, dir, name.as_bytes())?;
+        fs.forget(file, 1);
+        // The last name is in the block past the end.
+        if fs.getattr(&cx, dir)?.size > FULL {
+            break;
+        }
+    }
+    let of = |ino| fs.format().load_ino(ino).map_err(|e| e.errno());
+    let (parent, named) = (of(dir)?, of(file)?);
+    fs.forget(file, 1);
+    fs.forget(dir, 1);
+    let (size, links) = (FULL as u32, named.inode.links.get() - 1);
+    Ok(vec![
+        (
+            place(&parent) + offset_of!(Inode, size_low),
+            size.to_le_bytes().into(),
+        ),
+        (
+            place(&named) + offset_of!(Inode, links),
+            links.to_le_bytes().into(),
+        ),
+    ])
 }
 
 /// Fills free blocks with possible pointers, since a used disk is not all zeros.

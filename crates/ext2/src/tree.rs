@@ -448,10 +448,9 @@ impl Ext2 {
     ) -> Result<(PatchId, PatchId)> {
         let filled = self.change(op, block, 0, contents, &[])?;
         let mut befores = befores.to_vec();
-        befores.push(Before {
-            patch: filled,
-            rule: Rule::InitialiseBeforePoint,
-        });
+        if !hit(Bug::GrowBeforeFill) {
+            befores.push(init(filled));
+        }
         let mut node = self.load_ino(dir)?;
         node.inode.size_low.set(size);
         let grown = self.write_node(op, &node, SIZE..SIZE + 4, &befores)?.id;

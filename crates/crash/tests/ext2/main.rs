@@ -7,6 +7,7 @@ mod bounds;
 mod classes;
 mod full;
 mod groups;
+mod images;
 mod large;
 mod long;
 mod names;
@@ -19,6 +20,8 @@ use bounds::bound;
 use crash::block::{explore, explore_script};
 use crash::{BlockSystem, Options, Outcome, Schedule};
 use ext2::Ext2System;
+use images::{SHARED, past_end};
+use patch::Optimised;
 use patch::stack::Mode;
 use std::time::Duration;
 
@@ -217,6 +220,27 @@ fn freed_blocks_are_reused_only_after_nothing_points_to_them() {
             assert_eq!(failure.expect("a script"), None, "{mode}: {rest}");
         }
     }
+}
+
+/// The kernel lets inodes share a block of attributes.
+#[test]
+fn a_shared_block_of_attributes_is_free_after_all_its_inodes() {
+    for mode in MODES {
+        let system = Ext2System::with_shared_attributes(mode).optimised(Optimised::None);
+        for script in SHARED {
+            let failure = explore_script(&system, script, &quick());
+            assert_eq!(failure.expect("a script"), None, "{mode}: {script}");
+        }
+    }
+}
+
+/// A crash came between the pointer to a block of a directory and the size.
+#[test]
+fn a_directory_grows_into_a_block_past_its_end() {
+    // A crash with a journal leaves no such block.
+    let system = Ext2System::with_block_past_end(Mode::SoftUpdates);
+    let failure = explore_script(&system, &past_end(), &quick());
+    assert_eq!(failure.expect("a script"), None);
 }
 
 /// A crash came between a cut and the zeroing of the rest of the block.

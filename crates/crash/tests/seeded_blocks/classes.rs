@@ -1,6 +1,7 @@
 //! Bugs that show only in one kind of script, of image, of write-back or of crash.
 
 use super::full::on_full;
+use super::images::{SHARED, past_end};
 use super::wrap::wrapping;
 use super::{is_found_in_blockfs, is_found_in_ext2, is_found_in_patch, of_names, options};
 use crash::{Options, Schedule};
@@ -16,6 +17,14 @@ fn cramped(mode: Mode, setup: &str, rest: &str) -> (Ext2System, String) {
     (system, on_full(&system, setup, rest))
 }
 
+/// Writes in any order that patches do not forbid.
+fn any() -> Options {
+    Options {
+        schedules: (1..=8).map(Schedule::Any).collect(),
+        ..options()
+    }
+}
+
 pub fn free_blocks_that_are_not_zero(bug: ext2::seeded::Bug) {
     let system = Ext2System::new(Mode::SoftUpdates);
     is_found_in_ext2(bug, system, (None, &options()));
@@ -28,12 +37,8 @@ pub fn free_inodes_that_are_not_zero(bug: ext2::seeded::Bug) {
 
 /// Every other schedule writes the bitmap before the inode, even where patches do not demand it.
 pub fn blocks_that_leave_in_any_order(bug: ext2::seeded::Bug) {
-    let any = Options {
-        schedules: vec![Schedule::Any(1)],
-        ..options()
-    };
     let system = Ext2System::new(Mode::SoftUpdates);
-    is_found_in_ext2(bug, system, (None, &any));
+    is_found_in_ext2(bug, system, (None, &any()));
 }
 
 /// A freed block becomes an indirect or directory block in `rest`.
@@ -98,6 +103,19 @@ pub fn times_that_wait(bug: ext2::seeded::Bug) {
 pub fn generations_across_a_crash(bug: ext2::seeded::Bug) {
     let system = Ext2System::new(Mode::SoftUpdates);
     is_found_in_ext2(bug, system, (Some("create n 644\n"), &options()));
+}
+
+/// The removal of one file that shares attributes is durable after that of the other one. The explorer writes the inodes
+/// in any order.
+pub fn attributes_that_two_inodes_share(bug: ext2::seeded::Bug) {
+    let system = Ext2System::with_shared_attributes(Mode::SoftUpdates).optimised(Optimised::None);
+    is_found_in_ext2(bug, system, (Some(SHARED[2]), &any()));
+}
+
+/// A directory grows into a block to which it points already, and which has a name of its own.
+pub fn a_block_past_the_end_of_a_directory(bug: ext2::seeded::Bug) {
+    let system = Ext2System::with_block_past_end(Mode::SoftUpdates);
+    is_found_in_ext2(bug, system, (Some(&past_end()), &any()));
 }
 
 /// A mount builds on writes of a killed server that were not flushed.

@@ -5,6 +5,8 @@ mod budget;
 mod classes;
 #[path = "../ext2/full.rs"]
 mod full;
+#[path = "../ext2/images.rs"]
+mod images;
 #[path = "../ext2/wrap.rs"]
 mod wrap;
 
@@ -194,7 +196,11 @@ fn find_in_ext2(bug: ext2::seeded::Bug) {
             let rest = "truncate f 0\nmkdir A 755\ncreate A/n 644\n";
             classes::freed_blocks_that_point_at_once(bug, rest);
         }
-        Bug::GrowBeforeFill => classes::directories_of_several_blocks(bug),
+        Bug::GrowBeforeFill => {
+            classes::directories_of_several_blocks(bug);
+            classes::a_block_past_the_end_of_a_directory(bug);
+        }
+        Bug::SharerForgotten => classes::attributes_that_two_inodes_share(bug),
         Bug::PointBeforeBit => classes::blocks_that_leave_in_any_order(bug),
         Bug::SameGeneration => classes::generations_of_inodes(bug),
         Bug::NameTwice => classes::a_name_that_is_made_again(bug),
