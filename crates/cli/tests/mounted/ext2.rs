@@ -7,7 +7,6 @@ use rustix::io::Errno;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -614,26 +613,4 @@ fn a_signal_draws_what_is_not_durable() {
     });
     assert!(fs::read_to_string(&picture).unwrap().contains("bitmap"));
     place.umount();
-}
-
-/// The journal does not write blocks that a transaction frees. Their changes stay in the cache until the commit.
-#[test]
-fn blocks_that_are_changed_and_freed_leave_room_in_the_cache() {
-    let place = Fixture::new();
-    let ext2 = ["--type=ext2", "--size=64M", "--journal", "-b", "1024"];
-    run(0, &[&["mkfs"], &ext2[..], &[place.image_str()]].concat());
-    place.mount(&["-o", "mode=journal,cache=4M"]);
-    let names: Vec<_> = (0..30).map(|n| place.dir().join(n.to_string())).collect();
-    let contents = [7; 500 << 10];
-    for name in &names {
-        fs::write(name, contents).unwrap();
-    }
-    File::open(place.dir()).unwrap().sync_all().unwrap();
-    for name in &names {
-        let file = File::options().write(true).open(name).unwrap();
-        file.write_all_at(&contents, 0).unwrap();
-        fs::remove_file(name).unwrap();
-    }
-    place.umount();
-    place.fsck();
 }

@@ -298,7 +298,7 @@ impl Shared {
             changed: Condvar::new(),
             due: Condvar::new(),
         };
-        let fits = |blocks: &u32| shared.has_room_for(*blocks as usize, capacity);
+        let fits = |blocks: &u32| shared.has_room_for(*blocks as usize, 0, capacity);
         shared.max_op_blocks = (0..=capacity).rev().find(fits).unwrap_or(0);
         if shared.max_op_blocks == 0 {
             return Err(JournalError::Superblock {
@@ -314,18 +314,15 @@ impl Shared {
         blocks as u64 + descriptors as u64 + u64::from(self.revoke_blocks) + 1
     }
 
-    /// Whether a transaction of `blocks` home blocks fits `free` blocks of the log and the
-    /// cache. The cache holds its blocks, its operations' reservations and its copies.
-    fn has_room_for(&self, blocks: usize, free: u32) -> bool {
-        let need = self.log_blocks(blocks);
-        need <= u64::from(free) && 3 * need <= u64::from(self.home.max_op_blocks())
+    /// Whether a transaction of `blocks` home blocks fits `free` blocks of the log and the cache (J5).
+    fn has_room_for(&self, blocks: usize, held: usize, free: u32) -> bool {
+        self.log_blocks(blocks) <= u64::from(free) && self.fits_cache(blocks, held)
     }
 
-    /// Whether the changes that a transaction holds back take a third of the cache's limit, also those of blocks that it
-    /// has freed.
-    fn holds_much(&self, running: &Running) -> bool {
-        let held = running.blocks.len() + running.reserved + running.held;
-        running.held > 0 && 3 * held as u64 > u64::from(self.home.max_op_blocks())
+    /// Whether it fits the cache, which holds its blocks, its operations' reservations, its copies, and `held` blocks
+    /// that it has changed and freed.
+    fn fits_cache(&self, blocks: usize, held: usize) -> bool {
+        3 * self.log_blocks(blocks) + held as u64 <= u64::from(self.home.max_op_blocks())
     }
 
     // --- operations -----------------------------------------------------------------
@@ -353,11 +350,13 @@ impl Shared {
             // A transaction of several operations takes at most a quarter of the log. The new
             // operation's reservation, a worst case, does not count here. Otherwise a commit
             // would often write blocks that the next operation changes again.
-            let most = (state.log.capacity() / 4).max(1);
-            let large = !self.has_room_for(wanted - blocks, most) || self.holds_much(running);
+            let (held, most) = (running.held, (state.log.capacity() / 4).max(1));
+            // A commit is all that gives back the room of freed blocks.
+            let large = !self.has_room_for(wanted - blocks, held, most)
+                || held > 0 && !self.fits_cache(wanted, held);
             if !running.is_empty() && (large || self.home.is_crowded()) {
                 self.commit(&mut state)?;
-            } else if self.has_room_for(wanted, state.log.free()) {
+            } else if self.has_room_for(wanted, held, state.log.free()) {
                 break;
             } else if state.is_only_reserved() {
                 // No commit frees this room: it is reserved for the operations under way.

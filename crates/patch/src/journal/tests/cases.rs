@@ -545,7 +545,7 @@ fn an_operation_waits_while_reservations_alone_fill_the_log() {
     let bench = Arc::new(open(formatted(LOG), LOG, Mode::Full));
     let shared = bench.journal.shared.clone();
     let free = shared.state.lock().log.free();
-    let fits = |blocks: usize| shared.has_room_for(blocks, free);
+    let fits = |blocks: usize| shared.has_room_for(blocks, 0, free);
     let blocks = (1..).find(|n| fits(3 * n) && !fits(4 * n)).unwrap();
     let begin = move |bench: &Bench| {
         bench
@@ -581,4 +581,33 @@ fn an_operation_waits_while_reservations_alone_fill_the_log() {
         bench.journal.end(op);
     }
     assert_eq!(next(), Ok("fourth"));
+}
+
+/// Their changes stay in the cache until the commit.
+#[test]
+fn blocks_that_are_changed_and_freed_leave_room_in_the_cache() {
+    let log_blocks = 20;
+    let below = (super::Below::DeviceStore, 30);
+    let bench = super::open_on(formatted(log_blocks), log_blocks, Mode::Full, below);
+    let (finished, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for lba in (0..super::HOME).map(Lba) {
+            let op = bench.journal.begin(1, crate::Caller::SYSTEM).unwrap();
+            let change = Change::Bytes { at: 0, bytes: &[1] };
+            bench
+                .journal
+                .change(&op, lba, Content::Data, change, &[])
+                .unwrap();
+            bench.journal.freed(&op, lba, &[], false).unwrap();
+            bench.journal.end(op);
+        }
+        finished.send(()).unwrap();
+    });
+    // Bounds a failure only.
+    let waited = told.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(
+        waited,
+        Ok(()),
+        "an operation waits for room that nobody gives back"
+    );
 }

@@ -65,7 +65,12 @@ fn step(bench: &Bench, model: &mut [u8], rng: &mut fastrand::Rng) -> Vec<PatchId
 /// Runs random operations, crashes in random states, and compares. Returns the difference.
 fn run(seed: u64, log_blocks: u64, below: Below) -> Result<(), String> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let bench = open_on(formatted(log_blocks), log_blocks, Mode::Full, below);
+    let bench = open_on(
+        formatted(log_blocks),
+        log_blocks,
+        Mode::Full,
+        (below, DIRTY_LIMIT),
+    );
     let mut model = vec![0; HOME_BYTES];
     let mut prefixes = vec![model.clone()];
     for n in 1..=120 {

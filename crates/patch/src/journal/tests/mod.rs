@@ -19,6 +19,8 @@ use std::sync::Arc;
 /// half first, with one unused block between them.
 pub(crate) const HOME: u64 = 48;
 
+const DIRTY_LIMIT: usize = 200;
+
 fn place(log_blocks: u64) -> LogBlocks {
     place_from(Lba(HOME), log_blocks)
 }
@@ -45,7 +47,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn open(bytes: Vec<u8>, log_blocks: u64, mode: Mode) -> Bench {
-    open_on(bytes, log_blocks, mode, Below::DeviceStore)
+    open_on(bytes, log_blocks, mode, (Below::DeviceStore, DIRTY_LIMIT))
 }
 
 /// The stores below a journal of a test.
@@ -57,13 +59,18 @@ enum Below {
     Layers,
 }
 
-fn open_on(bytes: Vec<u8>, log_blocks: u64, mode: Mode, below: Below) -> Bench {
+fn open_on(
+    bytes: Vec<u8>,
+    log_blocks: u64,
+    mode: Mode,
+    (below, dirty_limit): (Below, usize),
+) -> Bench {
     let device = Arc::new(Recorder::new(bytes));
     let boxed: Box<dyn BlockDevice> = Box::new(device.clone());
     let options = CacheOptions {
         interval: None,
         wave: 3,
-        dirty_limit: 200,
+        dirty_limit,
         ..CacheOptions::default()
     };
     let cache = Arc::new(Cache::new(vec![boxed], options));
