@@ -12,8 +12,8 @@ use vfs::{
 
 /// Most bytes of a read or a write in one call.
 const PART: usize = aerie_proto::ops::REPLY_MAX as usize;
-/// Bytes of names in a part of a listing.
-const LIST_BYTES: u32 = 64 << 10;
+/// Bytes of memory of a part of a listing.
+const LIST_BYTES: u32 = 512 << 10;
 /// Bytes that one operation allocates or zeroes. A client has room for 4 GiB of new pages before it ships, and the
 /// log of the service for the changes of 16 GiB.
 const ALLOCATE_PART: u64 = 1 << 30;

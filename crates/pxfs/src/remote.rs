@@ -161,7 +161,7 @@ impl<P: Pmem> Pxfs<P> {
         })
     }
 
-    /// A part of a directory, with names of at most `most` bytes. Also returns the directory.
+    /// A part of a directory, of entries that take at most `most` bytes, or of one. Also returns the directory.
     fn call_list(
         &self,
         session: &mut Session,
@@ -207,7 +207,7 @@ impl<P: Pmem> Pxfs<P> {
         Ok((reply, Some(file)))
     }
 
-    /// Entries of a directory, with names of at most `most` bytes, but at least one.
+    /// Entries of a directory that take at most `most` bytes, but at least one.
     fn entries(
         &self,
         cx: &Ctx,
@@ -218,7 +218,7 @@ impl<P: Pmem> Pxfs<P> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut bytes = 0;
         let dir = self.read_dir(cx, dir, after, &mut |entry, inode| {
-            bytes += entry.name.len();
+            bytes += size_of::<Entry>() + entry.name.len();
             if bytes > most && !entries.is_empty() {
                 return false;
             }

@@ -484,7 +484,7 @@ pub enum Read<'a> {
         dir: Ino,
         /// The place after which the listing continues.
         after: Cookie,
-        /// Most bytes of names.
+        /// Most bytes of memory that the entries take, with their names. The reply has one in any case.
         bytes: u32,
         /// Whether the entries come with attributes. Each of these takes a hold.
         with_attributes: bool,

@@ -2,7 +2,7 @@
 
 use super::image::Image;
 use super::inbox::Share;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Room};
 use aerie_proto::locks::ClientId;
 use aerie_proto::messages::{Class, Down, Greeting, VERSION, encode};
 use parking_lot::{Condvar, Mutex};
@@ -83,7 +83,7 @@ impl Connection {
         class: Class,
         socket: UnixStream,
         session: Session,
-        answer_bytes: usize,
+        room: Arc<Room>,
         queues: Queues<SyncSender<Option<Waiting>>>,
     ) -> Self {
         let socket = Arc::new(socket);
@@ -91,7 +91,7 @@ impl Connection {
             id,
             uid,
             class,
-            outbox: Outbox::new(Arc::clone(&socket), answer_bytes),
+            outbox: Outbox::new(Arc::clone(&socket), room),
             socket,
             session: Mutex::new(Some(session)),
             queues,

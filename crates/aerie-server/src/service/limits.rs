@@ -19,7 +19,8 @@ pub struct Limits {
     /// Memory for requests that are being received or served, of all clients together. A user who is not trusted has
     /// an eighth of it, or room for one request.
     pub request_bytes: usize,
-    /// Memory for answers that a client has not read. Its connection ends when it needs more.
+    /// Memory for answers that a client has not read, also for those of all connections of a user who is not trusted.
+    /// A connection that needs more ends.
     pub answer_bytes: usize,
 }
 
@@ -32,7 +33,7 @@ impl Default for Limits {
             locks_per_client: 1 << 16,
             reserve: 1 << 14,
             request_bytes: 512 << 20,
-            answer_bytes: 32 << 20,
+            answer_bytes: 64 << 20,
         }
     }
 }

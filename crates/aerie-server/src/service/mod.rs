@@ -42,7 +42,7 @@ use connection::{Connection, Queues, Waiting};
 use image::Image;
 use inbox::{Budget, Inbox};
 use medium::Pmem;
-use outbox::Unsent;
+use outbox::{Room, Unsent};
 use parking_lot::Mutex;
 use pxfs::{Credentials, Pxfs};
 use rustix::event::{EventfdFlags, eventfd};
@@ -160,12 +160,10 @@ impl<P: Pmem + 'static> Service<P> {
         let class = self.image.class(&peer);
         let class = class.map_err(|e| failed("read the mode of the image", &e))?;
         let mut connections = self.connections.lock();
-        let own = connections.all.values();
-        let own = own.filter(|other| other.uid == peer.uid).count();
-        let most = self.limits.per_user;
-        if class != Class::Trusted && own >= most {
-            return Err(format!("your user has {most} connections already"));
-        }
+        let room = match class {
+            Class::Trusted => Room::new(self.limits.answer_bytes),
+            _ => self.room_of(peer.uid, &connections)?,
+        };
         if connections.all.len() >= self.limits.clients {
             let most = self.limits.clients;
             return Err(format!("the service has {most} connections already"));
@@ -179,11 +177,10 @@ impl<P: Pmem + 'static> Service<P> {
             groups: peer.groups,
         };
         let session = self.fs.begin(who, class == Class::Trusted);
-        let most = self.limits.answer_bytes;
         let (requests, waiting_requests) = sync_channel(QUEUE);
         let (calls, waiting_calls) = sync_channel(1);
         let queues = Queues { requests, calls };
-        let connection = Connection::new(id, uid, class, socket, session, most, queues);
+        let connection = Connection::new(id, uid, class, socket, session, room, queues);
         let connection = Arc::new(connection);
         connections.all.insert(id, Arc::clone(&connection));
         let receivers = Queues {
@@ -191,6 +188,18 @@ impl<P: Pmem + 'static> Service<P> {
             calls: waiting_calls,
         };
         Ok((connection, receivers))
+    }
+
+    /// The memory that the connections of a user share, if there may be one more.
+    fn room_of(&self, uid: u32, connections: &Connections) -> Result<Arc<Room>, String> {
+        let own = connections.all.values().filter(|other| other.uid == uid);
+        let rooms: Vec<_> = own.map(|other| &other.outbox.room).collect();
+        let most = self.limits.per_user;
+        if rooms.len() >= most {
+            return Err(format!("your user has {most} connections already"));
+        }
+        let new = || Room::new(self.limits.answer_bytes);
+        Ok(rooms.first().map_or_else(new, |room| Arc::clone(room)))
     }
 
     /// Serves a connection until it ends.

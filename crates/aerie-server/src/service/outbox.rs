@@ -1,7 +1,7 @@
 //! Messages to a client.
 //!
-//! Nobody waits for a client that does not read: what its socket does not take is kept, up to a bound,
-//! and sent by [`Outbox::flush`]. Beyond the bound the connection is closed.
+//! Nobody waits for a client that does not read: what its socket does not take is kept, up to a bound that the
+//! connections of a user share, and sent by [`Outbox::flush`]. A connection that would need more is closed.
 
 use aerie_proto::messages::{Down, encode};
 use parking_lot::Mutex;
@@ -12,12 +12,35 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Memory for unsent bytes.
+pub(super) struct Room {
+    taken: AtomicUsize,
+    most: usize,
+}
+
+impl Room {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        let taken = AtomicUsize::new(0);
+        Arc::new(Self { taken, most })
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let more = |taken| Some(taken + bytes).filter(|taken| *taken <= self.most);
+        self.taken.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Relaxed);
+    }
+}
 
 /// The sending half of a connection.
 pub(super) struct Outbox {
     socket: Arc<UnixStream>,
     unsent: Mutex<VecDeque<u8>>,
-    most_bytes: usize,
+    pub(super) room: Arc<Room>,
 }
 
 /// Whether bytes are left to be sent.
@@ -29,11 +52,11 @@ pub(super) enum Unsent {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<UnixStream>, most_bytes: usize) -> Self {
+    pub(super) fn new(socket: Arc<UnixStream>, room: Arc<Room>) -> Self {
         Self {
             socket,
             unsent: Mutex::new(VecDeque::new()),
-            most_bytes,
+            room,
         }
     }
 
@@ -52,7 +75,8 @@ impl Outbox {
             true => self.send_now(&frame),
             false => 0,
         };
-        if unsent.len() + frame.len() - sent > self.most_bytes {
+        if !self.room.take(frame.len() - sent) {
+            self.room.give_back(unsent.len());
             unsent.clear();
             self.close();
             return Unsent::None;
@@ -67,6 +91,7 @@ impl Outbox {
         loop {
             let sent = self.send_now(unsent.as_slices().0);
             unsent.drain(..sent);
+            self.room.give_back(sent);
             if sent == 0 || unsent.is_empty() {
                 return Self::left(&unsent);
             }
@@ -101,5 +126,11 @@ impl Outbox {
             true => Unsent::None,
             false => Unsent::Some,
         }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.room.give_back(self.unsent.get_mut().len());
     }
 }

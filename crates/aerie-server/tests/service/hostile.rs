@@ -17,6 +17,7 @@ use vfs::{Ctx, Errno, FileSystem, Ino, Name, NewNode, Timestamp};
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("any_bytes_end_a_connection_at_most", any_bytes),
     ("a_flood_without_readers_ends_its_connection", floods),
+    ("connections_without_readers_share_memory", unread),
     ("torn_messages_end_after_a_lease", torn),
     ("a_batch_needs_locks_and_its_own_session", batches),
     ("a_request_is_served_once", repeated),
@@ -119,6 +120,43 @@ fn floods() {
         let limit = 10_000;
         let ended = (0..limit).find(|_| peer.socket.write_all(&many).is_err());
         assert!(ended.is_some(), "{limit} thousand requests were taken");
+    });
+}
+
+/// Connections of a user that read no answers share the memory for them.
+fn unread() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::test("needs root, for a client of another user");
+    }
+    let limits = Limits {
+        answer_bytes: 1 << 20,
+        ..Limits::default()
+    };
+    beside_a_client(limits, |world| {
+        let request = Request::Call(Bytes::new(b"nonsense, which needs an answer"));
+        let frame = encode(&Up::Ask { number: 0, request }).unwrap();
+        let many = frame.repeat(1000);
+        let strangers = || {
+            become_user(STRANGER);
+            let begin = || Peer::new(&world.socket()).unwrap().socket;
+            let mut alone = begin();
+            let most = (0..10_000).find(|_| alone.write_all(&many).is_err());
+            let most = most.expect("ten million requests were taken");
+            let mut both = [begin(), begin()];
+            let mut write = |bytes: &[u8]| both.each_mut().map(|peer| peer.write_all(bytes));
+            for _ in 0..most * 7 / 10 {
+                if write(&many).iter().any(Result::is_err) {
+                    return;
+                }
+            }
+            // They may still be served.
+            let until = std::time::Instant::now() + Duration::from_secs(10);
+            while write(&frame).iter().all(Result::is_ok) {
+                assert!(std::time::Instant::now() < until, "both connections go on");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        };
+        std::thread::scope(|scope| scope.spawn(strangers).join().unwrap());
     });
 }
 

@@ -188,7 +188,7 @@ pub(super) fn listed_inodes_are_not_reached() -> Result<(), String> {
         let list = Read::List {
             dir: hidden,
             after: Cookie(0),
-            bytes: 1000,
+            bytes: 4000,
             with_attributes,
         };
         let Reply::Entries(entries) = read(&mut world, list)? else {

@@ -4,12 +4,12 @@ use super::IMAGE;
 use super::clients::{All, Client, client, service};
 use super::hostile::{World, at, node, user};
 use crate::{MkfsOptions, Pxfs, Session, mkfs};
-use aerie_proto::ops::{Batch, Call, Data, Op, Operation, Read, Reply};
+use aerie_proto::ops::{Batch, Call, Data, Op, Operation, REPLY_MAX, Read, Reply, encode};
 use medium::MemoryPmem;
 use std::sync::Arc;
 use vfs::{
-    Atime, Clock, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Name, OpenFlags, Removal,
-    RenameFlags, Timestamp,
+    Atime, Clock, Cookie, Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Name, OpenFlags,
+    Removal, RenameFlags, Timestamp,
 };
 
 /// A client without memory: what it reads and changes by calls.
@@ -233,4 +233,38 @@ fn a_refused_call_holds_nothing() {
         drop(client);
         assert_eq!(service.audit(), [], "{what}");
     }
+}
+
+/// However short the names are.
+#[test]
+fn the_reply_of_a_listing_is_bounded() {
+    let mut world = World::new();
+    let (fs, root) = (world.service.clone(), Ctx::root());
+    let dir = fs.mkdir(&root, Ino::ROOT, b"large", 0o777).unwrap().ino;
+    let file = fs.create(&root, dir, b"file", 0o666).unwrap().ino;
+    for n in 0..20_000 {
+        fs.link(&root, file, dir, format!("{n:x}").as_bytes())
+            .unwrap();
+    }
+    let (mut after, mut count) = (Cookie(0), 0);
+    loop {
+        let list = Read::List {
+            dir,
+            after,
+            bytes: u32::MAX,
+            with_attributes: true,
+        };
+        let call = Call::Read {
+            caller: None,
+            read: list,
+        };
+        let reply = fs.call(&mut world.session, &call).unwrap();
+        assert!(encode(&reply).len() <= REPLY_MAX as usize);
+        let Reply::Entries(entries) = reply else {
+            panic!("{reply:?}");
+        };
+        let Some(last) = entries.last() else { break };
+        (after, count) = (last.cookie, count + entries.len());
+    }
+    assert_eq!(count, 20_003, "with `file`, `.` and `..`");
 }
