@@ -18,4 +18,6 @@ medium::seeded_bugs! {
     GuardBesidePasses,
     /// A lock is lowered while threads have passes.
     LoweredBesidePasses,
+    /// A thread that has counted its pass does not look again whether the clerk is open.
+    PassUnseen,
 }

@@ -17,7 +17,7 @@ use crate::transaction::{Step, Transaction};
 use hashbrown::HashSet;
 use medium::{LINE_BYTES, Pmem, Rule};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use vfs::sync::RwLock;
+use vfs::sync::BigReaderLock;
 
 /// Marks the store as failed, unless it is forgotten after the end of the commit.
 struct Failing<'a>(&'a AtomicBool);
@@ -49,11 +49,11 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
-    pub fn commit_beside(self, readers: &RwLock<()>) -> Result<()> {
+    pub fn commit_beside(self, readers: &BigReaderLock) -> Result<()> {
         self.commit_with(Some(readers))
     }
 
-    fn commit_with(mut self, readers: Option<&RwLock<()>>) -> Result<()> {
+    fn commit_with(mut self, readers: Option<&BigReaderLock>) -> Result<()> {
         if self.is_speculative() {
             self.changes
                 .changed
@@ -69,7 +69,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
     }
 
     /// The steps 1 to 3.
-    pub(crate) fn store(&mut self, readers: Option<&RwLock<()>>) -> Result<Stored<'a>> {
+    pub(crate) fn store(&mut self, readers: Option<&BigReaderLock>) -> Result<Stored<'a>> {
         self.narrow()?;
         let mut words = self.changes.words.take();
         let versions = self.versions()?;
@@ -107,7 +107,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
         words: &[(u64, u64)],
         versions: &[(u64, u64)],
         record: &[u64],
-        readers: Option<&RwLock<()>>,
+        readers: Option<&BigReaderLock>,
     ) -> Result<(u64, Failing<'a>)> {
         let fresh: Vec<u64> = self.changes.fresh.keys().copied().collect();
         let (memory, has_contents, slots) = (self.memory, self.has_contents, self.slot.slots);
@@ -128,7 +128,7 @@ impl<'a, P: Pmem> Transaction<'a, P> {
             log.appender.flush()?;
         }
         {
-            let _alone = readers.map(RwLock::write);
+            let _alone = readers.map(BigReaderLock::write);
             store_home(memory, words, versions);
         }
         flush_home(memory, words)?;

@@ -9,7 +9,7 @@ use medium::Pmem;
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vfs::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use vfs::sync::{BigReaderLock, Mutex, ReadGuard, RwLock, RwLockWriteGuard, WriteGuard};
 use vfs::xattrs::Xattrs;
 use vfs::{Atime, Clock, Ctx, Errno, Ino, Timestamp};
 
@@ -20,7 +20,7 @@ pub struct Pxfs<P> {
     /// that takes references once there were batches. It is taken before the gate.
     pub(crate) turns: RwLock<()>,
     /// Readers and operations share it. A commit has it alone for its stores at home.
-    pub(crate) gate: RwLock<()>,
+    pub(crate) gate: BigReaderLock,
     /// Batches were applied, perhaps beside each other. It is set by a holder of the gate.
     has_batches: AtomicBool,
     refs: References,
@@ -66,13 +66,13 @@ impl Moment<'_> {
 
 /// The locks of a call that nothing else runs beside.
 pub(crate) struct Alone<'a> {
-    _gate: RwLockWriteGuard<'a, ()>,
+    _gate: WriteGuard<'a>,
     _turn: RwLockWriteGuard<'a, ()>,
 }
 
 /// The locks of a call that takes references.
 pub(crate) struct Referring<'a> {
-    _gate: RwLockReadGuard<'a, ()>,
+    _gate: ReadGuard<'a>,
     _turn: Option<RwLockWriteGuard<'a, ()>>,
 }
 
@@ -144,7 +144,7 @@ impl<P> Pxfs<P> {
         Self {
             store,
             turns: RwLock::new(()),
-            gate: RwLock::new(()),
+            gate: BigReaderLock::default(),
             has_batches: AtomicBool::new(false),
             refs: References::default(),
             clock,

@@ -1,4 +1,4 @@
-//! References of callers to objects; see [`vfs::FileSystem`].
+//! References of callers to objects ([`vfs::FileSystem`]), or holds of the service.
 //!
 //! They are in several parts, so that threads which use different objects seldom wait for each other.
 
@@ -50,6 +50,16 @@ impl References {
     pub(crate) fn count(&self, object: ObjectId) -> u64 {
         let counts = self.part(object).lock();
         counts.get(&object).copied().unwrap_or(0)
+    }
+
+    /// Gives back all references to an object, and returns their number.
+    pub(crate) fn take(&self, object: ObjectId) -> u64 {
+        self.part(object).lock().remove(&object).unwrap_or(0)
+    }
+
+    /// Gives back all references.
+    pub(crate) fn clear(&self) {
+        self.0.iter().for_each(|part| part.lock().clear());
     }
 
     /// The objects with references. Some may be from before a change that another thread makes meanwhile.

@@ -1,12 +1,15 @@
 //! A cache of the directories to which paths lead.
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, thread_number};
 use crate::{Ctx, Ino, Name};
+use crossbeam_utils::CachePadded;
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
 
-/// Paths that are known at a time. One takes the place of another with the same hash.
+/// Paths that a part has at a time. One takes the place of another with the same hash.
 const PLACES: usize = 256;
+/// Parts, each for some threads, so that threads on several processors do not wait for each other's caches.
+const PARTS: usize = 8;
 /// Longer paths are not kept.
 const LONGEST: usize = 512;
 
@@ -16,7 +19,7 @@ const LONGEST: usize = 512;
 /// Directories in the cache have no reference. A call on one that was removed a moment ago fails with `ESTALE`.
 #[derive(Debug, Default)]
 pub struct Paths {
-    known: Mutex<Known>,
+    parts: [CachePadded<Mutex<Known>>; PARTS],
     hashes: DefaultHashBuilder,
 }
 
@@ -46,7 +49,7 @@ impl Paths {
     /// Returns the directory to which `path` leads from `start`, if it is known. `version`: that of the file system
     /// now.
     pub fn get(&self, version: Option<u64>, cx: &Ctx, (start, path): (Ino, &[u8])) -> Option<Ino> {
-        let known = self.known.lock();
+        let known = self.part().lock();
         if version != Some(known.version) || known.caller.as_ref() != Some(cx) {
             return None;
         }
@@ -80,7 +83,7 @@ impl Paths {
         let Some(version) = version.filter(|_| path.len() <= LONGEST) else {
             return;
         };
-        let known = &mut *self.known.lock();
+        let known = &mut *self.part().lock();
         if known.version != version || known.caller.as_ref() != Some(cx) {
             known.version = version;
             known.caller = Some(cx.clone());
@@ -96,7 +99,14 @@ impl Paths {
 
     /// Forgets all.
     pub fn clear(&self) {
-        *self.known.lock() = Known::default();
+        for part in &self.parts {
+            *part.lock() = Known::default();
+        }
+    }
+
+    /// The part of this thread.
+    fn part(&self) -> &Mutex<Known> {
+        &self.parts[thread_number() % PARTS]
     }
 
     fn slot(&self, start: Ino, path: &[u8]) -> usize {

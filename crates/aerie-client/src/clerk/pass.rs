@@ -1,33 +1,39 @@
 //! Passes: uses of held locks that do not change the state of the clerk.
 //!
 //! The clerk is *open* while no thread has a guard or waits for one, no lock is to be lowered, no ship runs for
-//! which calls wait, and the session lasts. A thread then gets a pass by one atomic step, and sees which locks
-//! the client holds.
+//! which calls wait, and the session lasts. A thread then gets a pass by counting it in a word that other threads
+//! seldom use, so that threads on several processors do not wait for each other's caches. It sees which locks the
+//! client holds.
 //!
 //! 1. While there is a pass, the client lowers no lock that the pass names, and drops none of its changes from what
 //!    it sees, until the session ends: it begins ships beside calls only, and ends none.
 //! 2. Passes and guards exclude each other. Passes do not exclude each other: what the threads of a
 //!    client do under passes must be atomic by other means.
 //! 3. A thread that closes the clerk waits for the passes only, and no new ones are given meanwhile.
+//!
+//! A thread counts its pass, and then looks whether the clerk is open. One that closes the clerk then looks for passes.
+//! These steps have one order for all threads, so that one of the two sees the other.
 
 use super::state::{Owner, State};
 use super::{Clerk, Host, LockError};
-use crate::sync::{AtomicU64, Ordering};
+use crate::seeded::{Bug, hit};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, thread_number};
 use aerie_proto::locks::{Access, LockId, Mode};
+use crossbeam_utils::CachePadded;
 use std::time::Duration;
 
 /// Locks that passes can name at a time.
 const SLOTS: usize = 64;
 /// How often a thread waits for others before it takes a guard.
 const PHASES: usize = 8;
-/// A pass in the word of a gate.
-const PASS: u64 = 2;
-const OPEN: u64 = 1;
+/// Words in which passes are counted. Threads share them if there are more.
+const WORDS: usize = 16;
 
 /// The entrance for passes.
 pub(super) struct Gate {
-    /// [`PASS`] for each pass, and [`OPEN`].
-    word: AtomicU64,
+    /// Numbers of passes, by the threads that took them. A thread that finds the gate closed is there briefly.
+    passes: [CachePadded<AtomicU64>; WORDS],
+    is_open: AtomicBool,
     /// Nanoseconds at which the lease ends; 0 after the end of the session.
     end: AtomicU64,
     /// Locks that the client holds. They change only while there are no passes, and none are given.
@@ -81,7 +87,8 @@ impl Default for Gate {
             rights: AtomicU64::new(0),
         };
         Self {
-            word: AtomicU64::new(0),
+            passes: std::array::from_fn(|_| AtomicU64::new(0).into()),
+            is_open: AtomicBool::new(false),
             end: AtomicU64::new(0),
             held: std::array::from_fn(slot),
         }
@@ -90,39 +97,35 @@ impl Default for Gate {
 
 impl Gate {
     pub(super) fn has_passes(&self) -> bool {
-        self.word.load(Ordering::Acquire) >= PASS
+        let mut all = self.passes.iter();
+        all.any(|passes| passes.load(Ordering::SeqCst) > 0)
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
     }
 
     fn open(&self, end: Duration) {
         self.end.store(nanoseconds(end), Ordering::Relaxed);
-        self.word.fetch_or(OPEN, Ordering::Release);
+        self.is_open.store(true, Ordering::SeqCst);
     }
 
     fn close(&self, has_ended: bool) {
         if has_ended {
             self.end.store(0, Ordering::Relaxed);
         }
-        self.word.fetch_and(!OPEN, Ordering::AcqRel);
+        self.is_open.store(false, Ordering::SeqCst);
     }
 
-    fn enter(&self) -> bool {
-        let mut word = self.word.load(Ordering::Relaxed);
-        while word & OPEN != 0 {
-            let (next, order) = (word + PASS, Ordering::Acquire);
-            match self
-                .word
-                .compare_exchange_weak(word, next, order, Ordering::Relaxed)
-            {
-                Ok(_) => return true,
-                Err(now) => word = now,
-            }
-        }
-        false
+    /// Counts a pass in a word. It is one if the gate is open.
+    fn enter(&self, word: usize) {
+        self.passes[word].fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns whether somebody may wait for the end of the last pass.
-    fn leave(&self) -> bool {
-        self.word.fetch_sub(PASS, Ordering::Release) == PASS
+    fn leave(&self, word: usize) -> bool {
+        self.passes[word].fetch_sub(1, Ordering::SeqCst);
+        !self.is_open()
     }
 
     fn slot(&self, lock: LockId) -> &Slot {
@@ -161,13 +164,24 @@ impl Gate {
 
 /// A use of the locks that the client holds.
 #[must_use = "the pass ends at once"]
-pub struct Pass<'a, H: Host>(&'a Clerk<H>);
+pub struct Pass<'a, H: Host> {
+    clerk: &'a Clerk<H>,
+    /// Where it is counted.
+    word: usize,
+}
 
 impl<H: Host> Clerk<H> {
     /// Gives a pass, if the clerk is open. The thread must not wait for a guard or for
     /// [`quietly`](Self::quietly) while it has one.
     pub fn pass(&self) -> Option<Pass<'_, H>> {
-        self.gate.enter().then(|| Pass(self))
+        if !self.gate.is_open() {
+            return None;
+        }
+        let word = thread_number() % WORDS;
+        self.gate.enter(word);
+        let pass = Pass { clerk: self, word };
+        let is_open = self.gate.is_open() || hit(Bug::PassUnseen);
+        is_open.then_some(pass)
     }
 
     /// As [`pass`](Self::pass). The thread waits for the ships and the brief guards that it finds, if nothing else
@@ -234,7 +248,7 @@ impl<H: Host> Pass<'_, H> {
         is_collection: bool,
         above: impl Fn(LockId) -> Option<LockId>,
     ) -> bool {
-        let has = |lock, right: Right| self.0.gate.has(lock, right.bit(access));
+        let has = |lock, right: Right| self.clerk.gate.has(lock, right.bit(access));
         let is_whole = !is_collection || access == Access::Shared;
         let mut is_held =
             has(object, Right::Object) && (is_whole || has(object, Right::Descendants));
@@ -254,7 +268,7 @@ impl<H: Host> Pass<'_, H> {
     /// # Errors
     /// [`LockError::Removed`] if the session has ended meanwhile: what was read is not valid.
     pub fn release(self) -> Result<(), LockError> {
-        let clerk = self.0;
+        let clerk = self.clerk;
         let is_late = nanoseconds(clerk.host.now()) >= clerk.gate.end.load(Ordering::Relaxed);
         drop(self);
         if !is_late {
@@ -270,10 +284,10 @@ impl<H: Host> Pass<'_, H> {
 
 impl<H: Host> Drop for Pass<'_, H> {
     fn drop(&mut self) {
-        if self.0.gate.leave() {
+        if self.clerk.gate.leave(self.word) {
             // A thread that has found this pass waits now, or has yet to look.
-            drop(self.0.state.lock());
-            self.0.changed.notify_all();
+            drop(self.clerk.state.lock());
+            self.clerk.changed.notify_all();
         }
     }
 }

@@ -87,6 +87,10 @@ fn two_clients() {
     assert_eq!(run(2, 2, 3, |_, _| {}), 0, "a client lost its locks");
 }
 
+fn threads_of_two_clients() {
+    assert_eq!(run(2, 3, 2, |_, _| {}), 0, "a client lost its locks");
+}
+
 fn three_clients() {
     assert_eq!(run(3, 1, 4, |_, _| {}), 0, "a client lost its locks");
 }
@@ -168,7 +172,8 @@ fn bugs() -> Vec<Seeded> {
         AncestorFirst: two_clients,
         EarlyRevokeIgnored: two_clients,
         GuardBesidePasses: two_clients,
-        LoweredBesidePasses: two_clients
+        LoweredBesidePasses: two_clients,
+        PassUnseen: threads_of_two_clients
     ));
     all
 }
@@ -176,7 +181,13 @@ fn bugs() -> Vec<Seeded> {
 /// One test, since a bug is armed for the whole process.
 #[test]
 fn clients_in_many_orders() {
-    for test in [two_clients, three_clients, late_client, dead_client] {
+    for test in [
+        two_clients,
+        threads_of_two_clients,
+        three_clients,
+        late_client,
+        dead_client,
+    ] {
         check_all(test, bound(400, 20_000));
     }
     for (name, arm, fired, test) in bugs() {

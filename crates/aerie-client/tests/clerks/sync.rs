@@ -1,11 +1,15 @@
 //! The locks of `src/sync.rs`, over those of the scheduler. They have no poison.
 
 pub(crate) use shuttle::sync::MutexGuard;
-pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use shuttle::thread;
 
 use shuttle::sync;
 use std::sync::PoisonError;
+
+pub(crate) fn thread_number() -> usize {
+    shuttle::current::me().into()
+}
 
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 

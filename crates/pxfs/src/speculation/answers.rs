@@ -30,7 +30,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             let refusal = refused.next_if(|refused| refused.number == number);
             if let Some(refusal) = refusal.or(not_run.as_ref()) {
                 left.extend(chosen(&operation.op).1);
-                told.into_iter().for_each(|object| state.untell(*object));
+                told.into_iter()
+                    .for_each(|object| self.untell(state, *object));
                 take_refused(state, &operation.op, refusal);
             }
         }
@@ -38,7 +39,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         Some(left)
     }
 
-    /// Whether an operation of this client was recorded with [`State::tell_by_operation`].
+    /// Whether an operation of this client was recorded with [`tell_by_operation`](Self::tell_by_operation).
     fn tells(&self, op: &Op<'_>) -> bool {
         match op {
             Op::Tmpfile { object, .. } => object.is_some(),

@@ -22,7 +22,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             cx,
             |tx, by| self.fs.open_node(tx, by, ino, flags),
             |state, object| {
-                state.tell_by_operation(*object);
+                self.tell_by_operation(state, *object);
                 if flags.contains(OpenFlags::WRITE) {
                     state.opened.insert(*object);
                 }
@@ -82,9 +82,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     }
 
     /// Whether the service is to hold an object that has lost a name.
-    fn is_to_be_held(&self, told: bool, object: ObjectId) -> bool {
+    fn is_to_be_held(&self, object: ObjectId) -> bool {
         let is_left = generation(self.overlay(), object).is_ok();
-        !told && is_left && self.fs.is_referenced(object)
+        self.told.count(object) == 0 && is_left && self.fs.is_referenced(object)
     }
 
     /// Ships, and reports a refusal.
@@ -115,7 +115,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         }
         let mut state = self.state.lock();
         state.opened.remove(&object);
-        if let Some(count) = state.told.remove(&object) {
+        let count = self.told.take(object);
+        if count > 0 {
             self.push(&mut state, None, Op::Release { ino, count });
         }
         Ok(())
@@ -181,7 +182,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
                 Ok(inode) => inode.attr.nlink > 0,
                 Err(_) => true,
             };
-            if has_name && !self.state.lock().told.contains_key(&object) {
+            if has_name && self.told.count(object) == 0 {
                 return;
             }
         }
@@ -281,7 +282,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
                 let object = self.object_of(attr).filter(|_| !self.is_trusted);
                 object
                     .into_iter()
-                    .for_each(|object| state.tell_by_operation(object));
+                    .for_each(|object| self.tell_by_operation(state, object));
                 Op::Link { ino, at: at.into() }
             },
         )?;
@@ -295,10 +296,9 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
             cx,
             |tx, by| self.fs.remove_name(tx, by, at, which, false),
             |state, object| {
-                let is_told = state.told.contains_key(object);
-                let holds = self.is_to_be_held(is_told, *object);
+                let holds = self.is_to_be_held(*object);
                 if holds {
-                    state.tell_by_operation(*object);
+                    self.tell_by_operation(state, *object);
                 }
                 let at = at.into();
                 Op::Remove { at, which, holds }
@@ -316,12 +316,10 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
             cx,
             |tx, by| self.fs.rename_node(tx, by, [from, to], flags, false),
             |state, renamed| {
-                let is_held = |object: &ObjectId| {
-                    self.is_to_be_held(state.told.contains_key(object), *object)
-                };
+                let is_held = |object: &ObjectId| self.is_to_be_held(*object);
                 let held = renamed.replaced.filter(is_held);
                 held.into_iter()
-                    .for_each(|object| state.tell_by_operation(object));
+                    .for_each(|object| self.tell_by_operation(state, object));
                 Op::Rename {
                     from: from.into(),
                     to: to.into(),
@@ -346,7 +344,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
                 let object = self.object_of(attr);
                 object
                     .into_iter()
-                    .for_each(|object| state.tell_by_operation(object));
+                    .for_each(|object| self.tell_by_operation(state, object));
                 Op::Tmpfile { dir, mode, object }
             },
         )?;

@@ -36,13 +36,14 @@ pub use write::InPlace;
 use crate::error::{Fault, Res};
 use crate::fs::{By, Pxfs};
 use crate::inode::{self, Inode};
+use crate::references::References;
 use crate::seeded::{Bug, hit};
 use crate::session::Credentials;
 use aerie_objects::{
     Kind, ObjectId, Overlay, PAGE, Reserve, Superblock, Transaction, generation, parent,
 };
 use aerie_proto::ops::{Answers, Batch, Caller, Data, Op, Operation, Refused, operations};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use medium::{Pmem, Rule};
 use ships::{Ships, Turn};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, OpenFlags, Result, StatFs, Timest
 
 /// Headers or pages that are asked for at first, and at most.
 const FIRST_REQUEST: usize = 64;
-const LARGEST_REQUEST: usize = 4096;
+const LARGEST_REQUEST: usize = 1 << 14;
 /// Bytes of a batch that is shipped while references are added, since a batch has a largest size. Tests have few
 /// references.
 const PIECE: usize = if cfg!(test) { 1 << 10 } else { 8 << 20 };
@@ -102,9 +103,7 @@ struct State {
     reserve: Reserve,
     /// Next numbers of pages and of headers to ask for.
     requests: [usize; 2],
-    /// Objects that the service holds for this client, as often as it does.
-    told: HashMap<ObjectId, u64>,
-    /// Those of them that operations of the batch tell it, one for each such operation.
+    /// The objects of [`Speculation::told`] that operations of the batch tell the service, one for each such operation.
     told_in_batch: Vec<ObjectId>,
     /// Those that it has opened for writing, if it must.
     opened: HashSet<ObjectId>,
@@ -129,30 +128,6 @@ struct Dirty {
     are_filled: bool,
 }
 
-impl State {
-    /// Notes that the service holds an object once more.
-    fn tell(&mut self, object: ObjectId) {
-        *self.told.entry(object).or_default() += 1;
-    }
-
-    /// The same, by the operation that is recorded next.
-    fn tell_by_operation(&mut self, object: ObjectId) {
-        self.tell(object);
-        self.told_in_batch.push(object);
-    }
-
-    /// Undoes [`tell`](Self::tell), after a refusal.
-    fn untell(&mut self, object: ObjectId) {
-        if let Some(count) = self.told.get_mut(&object) {
-            *count -= 1;
-            if *count == 0 {
-                self.told.remove(&object);
-                self.opened.remove(&object);
-            }
-        }
-    }
-}
-
 /// A file system whose calls change an overlay at once, and the store when they are shipped.
 pub struct Speculation<P, H> {
     fs: Pxfs<Overlay<P>>,
@@ -162,6 +137,8 @@ pub struct Speculation<P, H> {
     host: H,
     ships: Ships,
     state: Mutex<State>,
+    /// Objects that the service holds for this client, as often as it does. They change under the mutex of the state.
+    told: References,
     /// [`FileSystem::paths_version`](vfs::FileSystem::paths_version). Changes of this client change it while they
     /// have the gate alone, so that no call sees one before.
     paths: AtomicU64,
@@ -195,6 +172,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 requests,
                 ..State::default()
             }),
+            told: References::default(),
             paths: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
         })
@@ -214,7 +192,21 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
     pub fn adopt(&self, ino: Ino) {
         if let Some(object) = inode::object(self.superblock(), ino) {
             self.fs.refer(object);
-            self.state.lock().tell(object);
+            let _state = self.state.lock();
+            self.told.add(object);
+        }
+    }
+
+    /// Notes that the service holds an object once more, by the operation that is recorded next.
+    fn tell_by_operation(&self, state: &mut State, object: ObjectId) {
+        self.told.add(object);
+        state.told_in_batch.push(object);
+    }
+
+    /// Undoes [`tell_by_operation`](Self::tell_by_operation), after a refusal.
+    fn untell(&self, state: &mut State, object: ObjectId) {
+        if self.told.give_back(object, 1) {
+            state.opened.remove(&object);
         }
     }
 
@@ -418,6 +410,7 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             session: state.session + 1,
             ..State::default()
         };
+        self.told.clear();
         self.fs.store.reset(&state.reserve);
         self.fs.forget_xattrs();
     }
@@ -444,9 +437,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         let superblock = self.fs.store.superblock();
         let memory = self.overlay();
         for object in self.fs.referenced() {
-            let is_known = object == superblock.root || state.told.contains_key(&object);
+            let is_known = object == superblock.root || self.told.count(object) > 0;
             if !is_known && generation(memory, object).is_ok() {
-                state.tell_by_operation(object);
+                self.tell_by_operation(state, object);
                 let ino = inode::number(superblock, object);
                 self.push(state, None, Op::Hold { ino });
             }
@@ -604,8 +597,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
             return;
         }
         let mut state = self.state.lock();
-        if !state.told.contains_key(&object) {
-            state.tell_by_operation(object);
+        if self.told.count(object) == 0 {
+            self.tell_by_operation(&mut state, object);
             self.push(&mut state, None, Op::Look { at: at.into() });
         }
     }

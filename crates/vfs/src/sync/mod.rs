@@ -6,9 +6,13 @@
 //!
 //! A panic while a lock is held leaves it usable.
 
+mod big_reader;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
+pub use big_reader::{BigReaderLock, ReadGuard, WriteGuard};
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 fn guard<T>(result: LockResult<T>) -> T {
@@ -41,9 +45,23 @@ fn patiently<G>(attempt: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G 
         if let Some(guard) = attempt() {
             return guard;
         }
-        (0..STEPS).for_each(|_| std::hint::spin_loop());
+        pause();
     }
     wait()
+}
+
+fn pause() {
+    (0..STEPS).for_each(|_| std::hint::spin_loop());
+}
+
+/// A number of this thread. Threads that run at the same time mostly differ in its last bits.
+#[inline]
+pub fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
 }
 
 /// The guard, if the lock was free.
