@@ -69,22 +69,17 @@ impl<C: Borrow<Client>> Files<C> {
     {
         let is_new = flags.contains(OFlags::CREATE | OFlags::EXCL);
         let follow = !flags.contains(OFlags::NOFOLLOW) && !is_new;
-        let is_other = is_new || flags.intersects(OFlags::TRUNC | OFlags::DIRECTORY);
-        if !is_other && let Some(at) = known(self.client(), path) {
-            let client = self.client();
-            match client.open_file(client.own(), at, access(flags)) {
-                Ok(Some(attr)) => return Ok(File::new(self.client.clone(), attr.ino, flags)),
-                Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {}
-                Err(errno) => return Err(errno),
-                Ok(None) => {}
-            }
+        if let Some(opened) = self.open_quickly(path, flags, mode) {
+            return Ok(File::new(self.client.clone(), opened?, flags));
         }
         for _ in 0..ATTEMPTS {
             let found = walk_quickly(self.client(), path, follow)?;
             let opened = match found.attr() {
                 Ok(_) if is_new => return Err(Errno::EXIST),
                 Ok(attr) => self.open_found(&attr, flags).map(|()| attr),
-                Err(_) if flags.contains(OFlags::CREATE) => self.open_new(&found, flags, mode),
+                Err(_) if flags.contains(OFlags::CREATE) => {
+                    self.open_new(found.new_name(false)?, flags, mode)
+                }
                 Err(errno) => return Err(errno),
             };
             match opened {
@@ -95,6 +90,28 @@ impl<C: Borrow<Client>> Files<C> {
             }
         }
         Err(Errno::STALE)
+    }
+
+    /// Opens a file whose directory is known. `None`: all that another way finds better.
+    fn open_quickly(&self, path: &[u8], flags: OFlags, mode: u32) -> Option<Result<vfs::Ino>> {
+        if flags.intersects(OFlags::TRUNC | OFlags::DIRECTORY) {
+            return None;
+        }
+        let client = self.client();
+        let at = known(client, path)?;
+        let is_made = flags.contains(OFlags::CREATE);
+        if !(is_made && flags.contains(OFlags::EXCL)) {
+            match client.open_file(client.own(), at, access(flags)) {
+                Ok(Some(attr)) => return Some(Ok(attr.ino)),
+                Err(Errno::NOENT) if is_made => {}
+                Err(errno) => return Some(Err(errno)),
+                Ok(None) => return None,
+            }
+        }
+        match self.open_new(at, flags, mode) {
+            Err(Errno::EXIST | Errno::STALE) => None,
+            opened => Some(opened.map(|attr| attr.ino)),
+        }
     }
 
     fn open_found(&self, attr: &Attr, flags: OFlags) -> Result<()> {
@@ -111,9 +128,9 @@ impl<C: Borrow<Client>> Files<C> {
         self.client().open(self.client().own(), attr.ino, access)
     }
 
-    fn open_new(&self, found: &Found<'_>, flags: OFlags, mode: u32) -> Result<Attr> {
+    fn open_new(&self, at: Name<'_>, flags: OFlags, mode: u32) -> Result<Attr> {
         let (client, cx) = (self.client(), self.client().own());
-        let made = client.make(cx, found.new_name(false)?, &NewNode::file(mode))?;
+        let made = client.make(cx, at, &NewNode::file(mode))?;
         let made = Node::counted(client, made);
         client.open(cx, made.attr.ino, access(flags))?;
         Ok(made.attr)
@@ -175,12 +192,19 @@ impl<C: Borrow<Client>> Files<C> {
     }
 
     fn make(&self, path: &[u8], new: &NewNode<'_>) -> Result<()> {
-        let found = self.walk(path, false)?;
-        let at = found.new_name(new.is_directory())?;
         let client = self.client();
-        let made = client.make(client.own(), at, new)?;
-        drop(Node::counted(client, made));
-        Ok(())
+        let make = |at| {
+            let made = client.make(client.own(), at, new)?;
+            drop(Node::counted(client, made));
+            Ok(())
+        };
+        match known(client, path).map(make) {
+            None | Some(Err(Errno::STALE)) => {
+                let found = self.walk(path, false)?;
+                make(found.new_name(new.is_directory())?)
+            }
+            Some(made) => made,
+        }
     }
 
     /// Returns the target of a symbolic link.
@@ -198,12 +222,17 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `unlink`.
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
+        let unlink = |at| self.remove(at, Removal::Unlink);
+        match known(self.client(), path).map(unlink) {
+            None | Some(Err(Errno::STALE)) => {}
+            Some(removed) => return removed,
+        }
         let found = self.walk(path, false)?;
         let is_directory = found.attr()?.kind == FileType::Directory;
         let at = found.name().map_err(|_| Errno::ISDIR)?;
         match is_directory {
             true => Err(Errno::ISDIR),
-            false => self.remove(at, Removal::Unlink),
+            false => unlink(at),
         }
     }
 

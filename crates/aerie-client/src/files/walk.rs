@@ -91,23 +91,20 @@ pub(super) fn known<'p>(client: &Client, path: &'p [u8]) -> Option<Name<'p>> {
 /// Resolves a path. `follow`: a symbolic link at the end, too. The directory of the name may have no reference, so
 /// that calls on it can fail with `ESTALE`.
 pub(super) fn walk_quickly<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {
-    let Some(end) = Paths::end_of_directory(path) else {
-        return walk(client, path, follow);
-    };
-    let (place, cx) = ((Ino::ROOT, &path[..end]), client.own());
-    let version = client.paths_version();
-    if let Some(dir) = client.paths.get(version, cx, place) {
+    if let Some(end) = Paths::end_of_directory(path)
+        && let Some(dir) = client.paths.get(
+            client.paths_version(),
+            client.own(),
+            (Ino::ROOT, &path[..end]),
+        )
+    {
         match found_in(client, dir, &path[end + 1..], follow) {
             Ok(None) | Err(Errno::STALE) => {}
             Ok(Some(found)) => return Ok(found),
             Err(errno) => return Err(errno),
         }
     }
-    let found = walk(client, path, follow)?;
-    if found.is_direct {
-        client.paths.put(version, cx, place, found.dir);
-    }
-    Ok(found)
+    walk(client, path, follow)
 }
 
 /// Resolves a single name, unless it leads on: `.`, `..`, a symbolic link to follow.
@@ -146,6 +143,16 @@ fn found_in<'c>(
 
 /// Resolves a path, with references to its directories. `follow`: a symbolic link at the end, too.
 pub(super) fn walk<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {
+    let version = client.paths_version();
+    let found = walk_steps(client, path, follow)?;
+    if let Some(end) = Paths::end_of_directory(path).filter(|_| found.is_direct) {
+        let place = (Ino::ROOT, &path[..end]);
+        client.paths.put(version, client.own(), place, found.dir);
+    }
+    Ok(found)
+}
+
+fn walk_steps<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {
     let mut dirs: Vec<Node<'c>> = Vec::new();
     let mut rest = path.to_vec();
     let mut links = 0;

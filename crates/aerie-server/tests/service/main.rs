@@ -12,6 +12,7 @@ mod fuzz;
 mod hostile;
 mod kv;
 mod pair;
+mod paths;
 mod peer;
 mod protected;
 mod world;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         hostile::TESTS,
         classes::TESTS,
         kv::TESTS,
+        paths::TESTS,
         fuzz::TESTS,
         protected::TESTS,
     ];
