@@ -3,7 +3,7 @@
 use crate::error::{Context, Result};
 use crate::server::{Served, Server};
 use crate::service::Service;
-use crate::tree::{Directory, InProcess, Tree};
+use crate::tree::{ByPath, Directory, InProcess, Tree};
 use crate::values::Values;
 use crate::{Engine, detached, images};
 use engine::{Scratch, ScratchOptions};
@@ -72,7 +72,7 @@ impl Made {
             Self::Tree(tree) => Ok(Arc::clone(tree)),
             Self::Service(service) => {
                 let client = Service::client(Arc::clone(service), options)?;
-                Ok(Arc::new(InProcess::new(client)))
+                Ok(Arc::new(ByPath(client)))
             }
             Self::Values(service) => {
                 let client = Service::client(Arc::clone(service), options)?;

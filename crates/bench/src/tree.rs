@@ -1,13 +1,17 @@
 //! The calls of workloads, on an engine in this process and through the kernel.
 //!
-//! Both sides do the same work for the same call. A path is resolved from the root, component by
-//! component. A file is open while its value lives.
+//! Both sides do the same work for the same call. A file is open while its value lives. A path is resolved from the root.
+//! An engine does this component by component. The library of a client of a service caches directories, as the kernel
+//! does.
 
 use crate::error::{Context, Result};
 use crate::server::Server;
+use crate::service::Connected;
+use aerie_client::{Client, File, Files, OFlags as Flags};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{pread, pwrite, write};
 use std::any::Any;
+use std::borrow::Borrow;
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -196,6 +200,79 @@ impl<F: Deref<Target: FileSystem>> Drop for Opened<'_, F> {
     fn drop(&mut self) {
         self.tree.fs.release(self.ino);
         self.tree.fs.forget(self.ino, 1);
+    }
+}
+
+/// A client of a service, by the paths of its library.
+pub(crate) struct ByPath(pub(crate) Connected);
+
+impl ByPath {
+    fn files(&self) -> Files<&Client> {
+        Files::new(self.0.borrow())
+    }
+
+    fn open_with(&self, path: &CStr, flags: Flags) -> Result<Box<dyn OpenFile + '_>> {
+        let file = self
+            .files()
+            .open(path.to_bytes(), flags | Flags::RDWR, 0o644);
+        Ok(Box::new(file.what(|| "open".into())?))
+    }
+}
+
+impl Tree for ByPath {
+    fn mkdir(&self, path: &CStr) -> Result<()> {
+        let made = self.files().make_directory(path.to_bytes(), 0o755);
+        made.what(|| "mkdir".into())
+    }
+
+    fn create(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
+        self.open_with(path, Flags::CREATE | Flags::EXCL)
+    }
+
+    fn open(&self, path: &CStr) -> Result<Box<dyn OpenFile + '_>> {
+        self.open_with(path, Flags::empty())
+    }
+
+    fn stat(&self, path: &CStr) -> Result<()> {
+        let found = self.files().attributes(path.to_bytes());
+        found.map(drop).what(|| "stat".into())
+    }
+
+    fn chmod(&self, path: &CStr, mode: u32) -> Result<()> {
+        let set = SetAttr {
+            perm: Some(mode),
+            ..SetAttr::default()
+        };
+        let set = self.files().set_attributes(path.to_bytes(), &set);
+        set.what(|| "chmod".into())
+    }
+
+    fn unlink(&self, path: &CStr) -> Result<()> {
+        let removed = self.files().unlink(path.to_bytes());
+        removed.what(|| "unlink".into())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.files().sync().what(|| "sync".into())
+    }
+}
+
+impl OpenFile for File<&Client> {
+    fn read(&self, off: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_at(buf, off).what(|| "read".into())
+    }
+
+    fn write(&self, off: u64, data: &[u8]) -> Result<()> {
+        whole(self.write_at(data, off).what(|| "write".into())?, data)
+    }
+
+    fn append(&self, bytes: usize) -> Result<()> {
+        let size = self.attributes().what(|| "getattr".into())?.size;
+        OpenFile::write(self, size, &DATA[..bytes])
+    }
+
+    fn fsync(&self) -> Result<()> {
+        self.sync().what(|| "fsync".into())
     }
 }
 

@@ -184,7 +184,7 @@ fn notes(options: &Options) -> Vec<String> {
         "Times are those of calls, less the cost of the clock. The rate also counts the time of a sync \
          after the calls of a round, which on PXFS ships them."
             .into(),
-        "PXFS: a client that is called in this process; its service runs in threads of this process. \
+        "PXFS: a client that is called in this process, by the paths of its library; its service runs in threads of this process. \
          PXFS, BPFS and SoupFS are over flushed memory in /dev/shm; the others are used by system calls."
             .into(),
         "\"150 ns\": with delays for each flushed line and each fence, where the memory permits that. A \
