@@ -53,7 +53,7 @@ use vfs::{Atime, Clock, Ctx, Errno, Ino, Name, OpenFlags, Result, StatFs, Timest
 
 /// Headers or pages that are asked for at first, and at most.
 const FIRST_REQUEST: usize = 64;
-const LARGEST_REQUEST: usize = 1 << 14;
+const LARGEST_REQUEST: usize = 4096;
 /// Bytes of a batch that is shipped while references are added, since a batch has a largest size. Tests have few
 /// references.
 const PIECE: usize = if cfg!(test) { 1 << 10 } else { 8 << 20 };
