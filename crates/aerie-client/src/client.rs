@@ -16,7 +16,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use vfs::sync::Mutex;
 use vfs::{
-    Atime, Attr, Ctx, Errno, FileSystem, FileSystemLayer, Name, OpenFlags, Paths, SystemClock,
+    Atime, Attr, Ctx, Errno, FileSystem, FileSystemLayer, Name, NewNode, OpenFlags, Paths, Removal,
+    SystemClock,
 };
 
 /// Options of a client.
@@ -169,6 +170,38 @@ impl Client {
     /// Why the connection has ended, if it has.
     pub fn ended(&self) -> Option<String> {
         self.connection.ended()
+    }
+
+    /// Makes a node in a directory to which a path led at a version.
+    ///
+    /// # Errors
+    /// As `make`; `ESTALE` at another version.
+    pub(crate) fn make_at(
+        &self,
+        known: (Name<'_>, Option<u64>),
+        new: &NewNode<'_>,
+    ) -> vfs::Result<Attr> {
+        match &self.fs {
+            Fs::Mapped(fs) => fs.make_at(&self.own, known, new),
+            Fs::Protected(fs) => fs.make_at(&self.own, known, new),
+            Fs::Remote(_) => Err(Errno::STALE), // it has no cache of paths
+        }
+    }
+
+    /// Removes a name, in the same way.
+    ///
+    /// # Errors
+    /// As `remove`; `ESTALE` at another version.
+    pub(crate) fn remove_at(
+        &self,
+        known: (Name<'_>, Option<u64>),
+        which: Removal,
+    ) -> vfs::Result<()> {
+        match &self.fs {
+            Fs::Mapped(fs) => fs.remove_at(&self.own, known, which),
+            Fs::Protected(fs) => fs.remove_at(&self.own, known, which),
+            Fs::Remote(_) => Err(Errno::STALE),
+        }
     }
 
     /// Ships what is left, and ends the session.

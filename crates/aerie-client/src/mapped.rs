@@ -321,6 +321,26 @@ impl<P: Memory> Mapped<P> {
         Ok(result)
     }
 
+    /// Makes a node in a directory to which a path led at a version; see [`pxfs::Speculation::make_at`].
+    pub(crate) fn make_at(
+        &self,
+        cx: &Ctx,
+        known: (Name<'_>, Option<u64>),
+        new: &NewNode<'_>,
+    ) -> Result<Attr> {
+        self.change(Need::Make(known.0), |fs| fs.make_at(cx, known, new))
+    }
+
+    /// Removes a name, in the same way.
+    pub(crate) fn remove_at(
+        &self,
+        cx: &Ctx,
+        known: (Name<'_>, Option<u64>),
+        which: Removal,
+    ) -> Result<()> {
+        self.change(Need::Remove(known.0), |fs| fs.remove_at(cx, known, which))
+    }
+
     fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         if self.clerk.host().contended.has(LockId(ino.0)) {
             let write = |fs: &Speculation<P>| fs.write_in_place(cx, ino, off, data);

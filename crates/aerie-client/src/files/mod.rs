@@ -73,12 +73,18 @@ impl<C: Borrow<Client>> Files<C> {
             return Ok(File::new(self.client.clone(), opened?, flags));
         }
         for _ in 0..ATTEMPTS {
-            let found = walk_quickly(self.client(), path, follow)?;
+            let found = match flags.contains(OFlags::CREATE) {
+                true => self.walk(path, follow)?,
+                false => walk_quickly(self.client(), path, follow)?,
+            };
             let opened = match found.attr() {
                 Ok(_) if is_new => return Err(Errno::EXIST),
                 Ok(attr) => self.open_found(&attr, flags).map(|()| attr),
                 Err(_) if flags.contains(OFlags::CREATE) => {
-                    self.open_new(found.new_name(false)?, flags, mode)
+                    let at = found.new_name(false)?;
+                    self.open_new(flags, |client| {
+                        client.make(client.own(), at, &NewNode::file(mode))
+                    })
                 }
                 Err(errno) => return Err(errno),
             };
@@ -98,17 +104,21 @@ impl<C: Borrow<Client>> Files<C> {
             return None;
         }
         let client = self.client();
-        let at = known(client, path)?;
+        let known = known(client, path)?;
         let is_made = flags.contains(OFlags::CREATE);
         if !(is_made && flags.contains(OFlags::EXCL)) {
-            match client.open_file(client.own(), at, access(flags)) {
+            match client.open_file(client.own(), known.0, access(flags)) {
+                Ok(Some(attr)) if client.paths_version() != known.1 => {
+                    client.release(attr.ino);
+                    return None;
+                }
                 Ok(Some(attr)) => return Some(Ok(attr.ino)),
                 Err(Errno::NOENT) if is_made => {}
-                Err(errno) => return Some(Err(errno)),
-                Ok(None) => return None,
+                Err(errno) if client.paths_version() == known.1 => return Some(Err(errno)),
+                Ok(None) | Err(_) => return None,
             }
         }
-        match self.open_new(at, flags, mode) {
+        match self.open_new(flags, |client| client.make_at(known, &NewNode::file(mode))) {
             Err(Errno::EXIST | Errno::STALE) => None,
             opened => Some(opened.map(|attr| attr.ino)),
         }
@@ -128,11 +138,11 @@ impl<C: Borrow<Client>> Files<C> {
         self.client().open(self.client().own(), attr.ino, access)
     }
 
-    fn open_new(&self, at: Name<'_>, flags: OFlags, mode: u32) -> Result<Attr> {
-        let (client, cx) = (self.client(), self.client().own());
-        let made = client.make(cx, at, &NewNode::file(mode))?;
-        let made = Node::counted(client, made);
-        client.open(cx, made.attr.ino, access(flags))?;
+    /// Makes a file, and opens it.
+    fn open_new(&self, flags: OFlags, make: impl FnOnce(&Client) -> Result<Attr>) -> Result<Attr> {
+        let client = self.client();
+        let made = Node::counted(client, make(client)?);
+        client.open(client.own(), made.attr.ino, access(flags))?;
         Ok(made.attr)
     }
 
@@ -154,10 +164,11 @@ impl<C: Borrow<Client>> Files<C> {
 
     fn attributes_of(&self, path: &[u8], follow: bool) -> Result<Attr> {
         let client = self.client();
-        let found = match known(client, path) {
-            Some(at) => client.attributes(client.own(), at)?,
-            None => None,
-        };
+        let found = known(client, path).and_then(|(at, version)| {
+            let found = client.attributes(client.own(), at).transpose()?;
+            (client.paths_version() == version).then_some(found)
+        });
+        let found = found.transpose()?;
         let is_end = |attr: &Attr| !follow || attr.kind != FileType::Symlink;
         match found.filter(is_end) {
             Some(attr) => Ok(attr),
@@ -193,18 +204,15 @@ impl<C: Borrow<Client>> Files<C> {
 
     fn make(&self, path: &[u8], new: &NewNode<'_>) -> Result<()> {
         let client = self.client();
-        let make = |at| {
-            let made = client.make(client.own(), at, new)?;
-            drop(Node::counted(client, made));
-            Ok(())
-        };
-        match known(client, path).map(make) {
+        let made = match known(client, path).map(|known| client.make_at(known, new)) {
             None | Some(Err(Errno::STALE)) => {
                 let found = self.walk(path, false)?;
-                make(found.new_name(new.is_directory())?)
+                client.make(client.own(), found.new_name(new.is_directory())?, new)
             }
             Some(made) => made,
-        }
+        }?;
+        drop(Node::counted(client, made));
+        Ok(())
     }
 
     /// Returns the target of a symbolic link.
@@ -222,8 +230,9 @@ impl<C: Borrow<Client>> Files<C> {
     /// # Errors
     /// Those of `unlink`.
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
-        let unlink = |at| self.remove(at, Removal::Unlink);
-        match known(self.client(), path).map(unlink) {
+        let client = self.client();
+        let unlink = |known| client.remove_at(known, Removal::Unlink);
+        match known(client, path).map(unlink) {
             None | Some(Err(Errno::STALE)) => {}
             Some(removed) => return removed,
         }
@@ -232,7 +241,7 @@ impl<C: Borrow<Client>> Files<C> {
         let at = found.name().map_err(|_| Errno::ISDIR)?;
         match is_directory {
             true => Err(Errno::ISDIR),
-            false => unlink(at),
+            false => self.remove(at, Removal::Unlink),
         }
     }
 

@@ -82,23 +82,25 @@ impl<'c> Found<'c> {
     }
 }
 
-/// The name at the end of a path, if its directory is known. It may have no reference.
-pub(super) fn known<'p>(client: &Client, path: &'p [u8]) -> Option<Name<'p>> {
+/// The name at the end of a path, if its directory is known, and the version at which it is. The directory may have no
+/// reference: at another version its number may be that of another one.
+pub(super) fn known<'p>(client: &Client, path: &'p [u8]) -> Option<(Name<'p>, Option<u64>)> {
     let (version, cx) = (client.paths_version(), client.own());
-    client.paths.name(version, cx, (Ino::ROOT, path))
+    let name = client.paths.name(version, cx, (Ino::ROOT, path))?;
+    Some((name, version))
 }
 
-/// Resolves a path. `follow`: a symbolic link at the end, too. The directory of the name may have no reference, so
-/// that calls on it can fail with `ESTALE`.
+/// Resolves a path, for calls on its inode. `follow`: a symbolic link at the end, too. The directory of the name may have no
+/// reference.
 pub(super) fn walk_quickly<'c>(client: &'c Client, path: &[u8], follow: bool) -> Result<Found<'c>> {
+    let version = client.paths_version();
     if let Some(end) = Paths::end_of_directory(path)
-        && let Some(dir) = client.paths.get(
-            client.paths_version(),
-            client.own(),
-            (Ino::ROOT, &path[..end]),
-        )
+        && let place = (Ino::ROOT, &path[..end])
+        && let Some(dir) = client.paths.get(version, client.own(), place)
     {
-        match found_in(client, dir, &path[end + 1..], follow) {
+        let found = found_in(client, dir, &path[end + 1..], follow);
+        match found {
+            _ if client.paths_version() != version => {}
             Ok(None) | Err(Errno::STALE) => {}
             Ok(Some(found)) => return Ok(found),
             Err(errno) => return Err(errno),

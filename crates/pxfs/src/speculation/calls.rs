@@ -81,6 +81,80 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         })
     }
 
+    /// [`FileSystem::make`] in a directory to which a path led at `version` of [`FileSystem::paths_version`]. It has no
+    /// reference: another one may have got its number since.
+    ///
+    /// # Errors
+    /// As [`FileSystem::make`]; `ESTALE` at another version.
+    pub fn make_at(
+        &self,
+        cx: &Ctx,
+        (at, version): (Name<'_>, Option<u64>),
+        new: &NewNode<'_>,
+    ) -> Result<Attr> {
+        let _gate = self.fs.gate.write();
+        self.must_lead_as_at(version)?;
+        self.make_alone(cx, at, new)
+    }
+
+    /// [`FileSystem::remove`], as [`make_at`](Self::make_at).
+    ///
+    /// # Errors
+    /// As [`FileSystem::remove`]; `ESTALE` at another version.
+    pub fn remove_at(
+        &self,
+        cx: &Ctx,
+        (at, version): (Name<'_>, Option<u64>),
+        which: Removal,
+    ) -> Result<()> {
+        let _gate = self.fs.gate.write();
+        self.must_lead_as_at(version)?;
+        self.remove_alone(cx, at, which)
+    }
+
+    fn must_lead_as_at(&self, version: Option<u64>) -> Result<()> {
+        match self.paths_version() == version {
+            true => Ok(()),
+            false => Err(Errno::STALE),
+        }
+    }
+
+    /// Makes a node. The gate is held for a change.
+    fn make_alone(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
+        self.refill([0, 1])?;
+        let attr = self.record(
+            cx,
+            |tx, by| self.fs.make_node(tx, by, at, new, None),
+            |_, attr| Op::Make {
+                at: at.into(),
+                node: new.into(),
+                object: self.object_of(attr),
+            },
+        )?;
+        self.fs.refer_number(attr.ino);
+        Ok(attr)
+    }
+
+    /// Removes a name. The gate is held for a change.
+    fn remove_alone(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
+        let removed = self.record(
+            cx,
+            |tx, by| self.fs.remove_name(tx, by, at, which, false),
+            |state, object| {
+                let holds = self.is_to_be_held(*object);
+                if holds {
+                    self.tell_by_operation(state, *object);
+                }
+                let at = at.into();
+                Op::Remove { at, which, holds }
+            },
+        )?;
+        if removed.kind() == Kind::Collection {
+            self.paths_change();
+        }
+        Ok(())
+    }
+
     /// Whether the service is to hold an object that has lost a name.
     fn is_to_be_held(&self, object: ObjectId) -> bool {
         let is_left = generation(self.overlay(), object).is_ok();
@@ -252,18 +326,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
 
     fn make(&self, cx: &Ctx, at: Name<'_>, new: &NewNode<'_>) -> Result<Attr> {
         let _gate = self.fs.gate.write();
-        self.refill([0, 1])?;
-        let attr = self.record(
-            cx,
-            |tx, by| self.fs.make_node(tx, by, at, new, None),
-            |_, attr| Op::Make {
-                at: at.into(),
-                node: new.into(),
-                object: self.object_of(attr),
-            },
-        )?;
-        self.fs.refer_number(attr.ino);
-        Ok(attr)
+        self.make_alone(cx, at, new)
     }
 
     fn readlink(&self, cx: &Ctx, ino: Ino) -> Result<Vec<u8>> {
@@ -292,22 +355,7 @@ impl<P: Pmem, H: Host> FileSystem for Speculation<P, H> {
 
     fn remove(&self, cx: &Ctx, at: Name<'_>, which: Removal) -> Result<()> {
         let _gate = self.fs.gate.write();
-        let removed = self.record(
-            cx,
-            |tx, by| self.fs.remove_name(tx, by, at, which, false),
-            |state, object| {
-                let holds = self.is_to_be_held(*object);
-                if holds {
-                    self.tell_by_operation(state, *object);
-                }
-                let at = at.into();
-                Op::Remove { at, which, holds }
-            },
-        )?;
-        if removed.kind() == Kind::Collection {
-            self.paths_change();
-        }
-        Ok(())
+        self.remove_alone(cx, at, which)
     }
 
     fn rename(&self, cx: &Ctx, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {

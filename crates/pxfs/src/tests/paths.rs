@@ -296,3 +296,26 @@ fn a_file_that_is_opened_in_one_step_has_a_reference() {
         assert_eq!(client.getattr(&cx, opened.ino), Err(Errno::STALE));
     }
 }
+
+/// A directory without a reference may have lost its number to another one since its path was resolved.
+#[test]
+fn changes_in_a_known_directory_are_refused_at_another_version() {
+    let service = service(1_000);
+    let (client, cx) = (client(&service, true), Ctx::root());
+    let dir = client.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let at = Name::new(dir, b"name");
+    let known = (at, client.paths_version());
+    client.make_at(&cx, known, &NewNode::file(0o644)).unwrap();
+    client.remove_at(&cx, known, Removal::Unlink).unwrap();
+    client.make_at(&cx, known, &NewNode::file(0o644)).unwrap();
+    client.mkdir(&cx, Ino::ROOT, b"other", 0o755).unwrap();
+    client.rmdir(&cx, Ino::ROOT, b"other").unwrap();
+    assert_ne!(client.paths_version(), known.1);
+    let removed = client.remove_at(&cx, known, Removal::Unlink);
+    assert_eq!(removed, Err(Errno::STALE));
+    assert!(client.lookup(&cx, dir, b"name").is_ok());
+    let known = (Name::new(dir, b"more"), known.1);
+    let made = client.make_at(&cx, known, &NewNode::file(0o644));
+    assert_eq!(made, Err(Errno::STALE));
+    assert_eq!(client.lookup(&cx, dir, b"more"), Err(Errno::NOENT));
+}
