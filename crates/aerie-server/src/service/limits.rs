@@ -19,7 +19,7 @@ pub struct Limits {
     /// Memory for requests that are being received or served, of all clients together. A user who is not trusted has
     /// an eighth of it, or room for one request.
     pub request_bytes: usize,
-    /// Memory for answers that a client has not read, also for those of all connections of a user who is not trusted.
+    /// Memory for answers that a client has not read, beyond one; the connections of a user who is not trusted share it.
     /// A connection that needs more ends.
     pub answer_bytes: usize,
 }

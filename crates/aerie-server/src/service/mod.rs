@@ -192,7 +192,8 @@ impl<P: Pmem + 'static> Service<P> {
 
     /// The memory that the connections of a user share, if there may be one more.
     fn room_of(&self, uid: u32, connections: &Connections) -> Result<Arc<Room>, String> {
-        let own = connections.all.values().filter(|other| other.uid == uid);
+        let is_own = |other: &&Arc<Connection>| other.uid == uid && other.class != Class::Trusted;
+        let own = connections.all.values().filter(is_own);
         let rooms: Vec<_> = own.map(|other| &other.outbox.room).collect();
         let most = self.limits.per_user;
         if rooms.len() >= most {

@@ -1,9 +1,11 @@
 //! Messages to a client.
 //!
-//! Nobody waits for a client that does not read: what its socket does not take is kept, up to a bound that the
-//! connections of a user share, and sent by [`Outbox::flush`]. A connection that would need more is closed.
+//! Nobody waits for a client that does not read: what its socket does not take is kept, and sent by [`Outbox::flush`].
+//! A connection has room for one reply, and more up to a bound that the connections of a user who is not trusted share.
+//! One that would need more is closed.
 
 use aerie_proto::messages::{Down, encode};
+use aerie_proto::ops::REPLY_MAX;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -14,7 +16,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Memory for unsent bytes.
+/// Unsent bytes for which each connection has room.
+const OWN: usize = REPLY_MAX as usize;
+
+/// Memory for more unsent bytes.
 pub(super) struct Room {
     taken: AtomicUsize,
     most: usize,
@@ -34,6 +39,11 @@ impl Room {
     fn give_back(&self, bytes: usize) {
         self.taken.fetch_sub(bytes, Relaxed);
     }
+}
+
+/// Those of a connection's unsent bytes that take shared memory.
+fn shared(unsent: usize) -> usize {
+    unsent.saturating_sub(OWN)
 }
 
 /// The sending half of a connection.
@@ -75,9 +85,10 @@ impl Outbox {
             true => self.send_now(&frame),
             false => 0,
         };
-        if !self.room.take(frame.len() - sent) {
-            self.room.give_back(unsent.len());
-            unsent.clear();
+        let kept = unsent.len() + frame.len() - sent;
+        if !self.room.take(shared(kept) - shared(unsent.len())) {
+            self.room.give_back(shared(unsent.len()));
+            *unsent = VecDeque::new();
             self.close();
             return Unsent::None;
         }
@@ -90,8 +101,12 @@ impl Outbox {
         let mut unsent = self.unsent.lock();
         loop {
             let sent = self.send_now(unsent.as_slices().0);
+            let before = unsent.len();
             unsent.drain(..sent);
-            self.room.give_back(sent);
+            self.room.give_back(shared(before) - shared(unsent.len()));
+            if unsent.len() < unsent.capacity() / 4 {
+                unsent.shrink_to_fit();
+            }
             if sent == 0 || unsent.is_empty() {
                 return Self::left(&unsent);
             }
@@ -131,6 +146,6 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        self.room.give_back(self.unsent.get_mut().len());
+        self.room.give_back(shared(self.unsent.get_mut().len()));
     }
 }

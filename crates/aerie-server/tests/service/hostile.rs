@@ -144,7 +144,7 @@ fn unread() {
             let most = most.expect("ten million requests were taken");
             let mut both = [begin(), begin()];
             let mut write = |bytes: &[u8]| both.each_mut().map(|peer| peer.write_all(bytes));
-            for _ in 0..most * 7 / 10 {
+            for _ in 0..most * 9 / 10 {
                 if write(&many).iter().any(Result::is_err) {
                     return;
                 }
