@@ -369,8 +369,7 @@ impl Shared {
         state.running.reserved += blocks as usize;
         state.running.promised += blocks as usize;
         drop(state);
-        // This waits for room in the cache. A commit never does: the changes that the running
-        // transaction holds are less than a third of the limit.
+        // This waits for room in the cache. A commit never does: there is room for its copies (J5).
         let begun = self.home.begin(blocks, caller);
         if begun.is_err() {
             self.leave(blocks);

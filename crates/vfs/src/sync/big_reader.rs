@@ -7,7 +7,7 @@
 //! A writer shows itself, and then looks for readers. These steps have one order for all threads, so that one of the two
 //! sees the other.
 //!
-//! `tests/big_reader.rs` also compiles this file, over the atomics and locks of a scheduler. That is why they are
+//! `tests/big_reader` also compiles this file, over the atomics and locks of a scheduler. That is why they are
 //! imported from the parent module.
 
 use super::{

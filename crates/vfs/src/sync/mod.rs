@@ -1,6 +1,7 @@
 //! Locks that also work in a child after `fork`.
 //!
-//! They are those of the standard library, which on Linux are words of their own memory. Locks of `parking_lot`
+//! They are those of the standard library, which on Linux are words of their own memory. A [`BigReaderLock`] is not for a
+//! child, unless no other thread of the parent used it at the fork. Locks of `parking_lot`
 //! are not for code that may run in such a child: their waiting threads are in one table of the process, and
 //! the copy in the child has threads that do not exist there.
 //!
