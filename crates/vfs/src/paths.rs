@@ -16,7 +16,8 @@ const LONGEST: usize = 512;
 /// The directories to which paths have led a caller, while the file system says that they still do
 /// ([`FileSystem::paths_version`](crate::FileSystem::paths_version)).
 ///
-/// Directories in the cache have no reference. A call on one that was removed a moment ago fails with `ESTALE`.
+/// Directories in the cache have no reference. A call on one that was removed a moment ago fails with `ESTALE`, unless
+/// another directory has its number: compare the version where the call has its locks, or after a call that reads.
 #[derive(Debug, Default)]
 pub struct Paths {
     parts: [CachePadded<Mutex<Known>>; PARTS],
