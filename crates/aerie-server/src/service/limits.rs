@@ -33,7 +33,7 @@ impl Default for Limits {
             locks_per_client: 1 << 16,
             reserve: 1 << 14,
             request_bytes: 512 << 20,
-            answer_bytes: 64 << 20,
+            answer_bytes: 32 << 20,
         }
     }
 }
