@@ -98,8 +98,7 @@ pub(super) fn walk_quickly<'c>(client: &'c Client, path: &[u8], follow: bool) ->
         && let place = (Ino::ROOT, &path[..end])
         && let Some(dir) = client.paths.get(version, client.own(), place)
     {
-        let found = found_in(client, dir, &path[end + 1..], follow);
-        match found {
+        match found_in(client, dir, &path[end + 1..], follow) {
             _ if client.paths_version() != version => {}
             Ok(None) | Err(Errno::STALE) => {}
             Ok(Some(found)) => return Ok(found),

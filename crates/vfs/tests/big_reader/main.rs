@@ -3,8 +3,6 @@
 //! The lock is the real one (`src/sync/big_reader.rs`), compiled here over the atomics and locks of a model checker, which
 //! also finds threads that nobody wakes.
 
-#![allow(dead_code)] // it has more than this test uses
-
 #[path = "../../src/sync/big_reader.rs"]
 mod big_reader;
 
