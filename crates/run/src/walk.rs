@@ -155,10 +155,10 @@ impl<'f> Walk<'f> {
         let split = Paths::end_of_directory(path).filter(|end| is_inside(&path[..*end]));
         let known = split.and_then(|at| {
             let paths = &self.process.paths;
-            paths.get(version, self.cx, (start, &path[..at]))
+            paths.hold(self.fs, version, self.cx, (start, &path[..at]))
         });
         let (mut dir, mut at) = match (known, split) {
-            (Some(dir), Some(at)) => (Node::borrowed(self.fs, dir), at + 1),
+            (Some(dir), Some(at)) => (Node::counted(self.fs, dir), at + 1),
             _ => (Node::borrowed(self.fs, start), 0),
         };
         let mut text = Cow::Borrowed(path);

@@ -1,7 +1,7 @@
 //! A cache of the directories to which paths lead.
 
 use crate::sync::{Mutex, thread_number};
-use crate::{Ctx, Ino, Name};
+use crate::{Ctx, FileSystem, Ino, Name};
 use crossbeam_utils::CachePadded;
 use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher;
@@ -56,6 +56,25 @@ impl Paths {
         }
         let place = known.places.get(self.slot(start, path))?.as_ref()?;
         (place.start == start && *place.path == *path).then_some(place.dir)
+    }
+
+    /// As [`get`](Self::get), with a reference to the directory, which the caller gives back: its number stays its own.
+    /// `version`: that of `fs` before the call.
+    pub fn hold(
+        &self,
+        fs: &dyn FileSystem,
+        version: Option<u64>,
+        cx: &Ctx,
+        place: (Ino, &[u8]),
+    ) -> Option<Ino> {
+        let dir = self.get(version, cx, place)?;
+        fs.by_number(dir).ok()?;
+        if fs.paths_version() == version {
+            return Some(dir);
+        }
+        // The number may have become that of another directory before the reference was taken.
+        fs.forget(dir, 1);
+        None
     }
 
     /// Returns the name at the end of a path from `start`, in its directory, if that is known. `None` for a path that does

@@ -6,8 +6,8 @@ use oracle::script::{State, generate, run_op};
 use oracle::snapshot::Snapshot;
 use std::collections::BTreeSet;
 use vfs::{
-    Ctx, Errno, FileSystem, FileType, Ino, Name, NewNode, OpenFlags, Paths, Removal, Result,
-    SetAttr,
+    Ctx, Errno, FileSystem, FileSystemLayer, FileType, Ino, Name, NewNode, OpenFlags, Paths,
+    Removal, Result, SetAttr,
 };
 
 /// A client, with what two users know of its paths.
@@ -318,4 +318,47 @@ fn changes_in_a_known_directory_are_refused_at_another_version() {
     let made = client.make_at(&cx, known, &NewNode::file(0o644));
     assert_eq!(made, Err(Errno::STALE));
     assert_eq!(client.lookup(&cx, dir, b"more"), Err(Errno::NOENT));
+}
+
+/// Another directory is removed before the reference is taken.
+struct Removing<'c> {
+    client: &'c Client,
+    name: &'static [u8],
+}
+
+impl FileSystemLayer for Removing<'_> {
+    fn below(&self) -> &dyn FileSystem {
+        self.client
+    }
+
+    fn by_number(&self, ino: Ino) -> Result<vfs::Attr> {
+        self.client
+            .rmdir(&Ctx::root(), Ino::ROOT, self.name)
+            .unwrap();
+        self.client.by_number(ino)
+    }
+}
+
+#[test]
+fn a_known_directory_is_not_held_at_another_version() {
+    let service = service(1_000);
+    let (client, cx) = (client(&service, true), Ctx::root());
+    let (known, place) = (Paths::default(), (Ino::ROOT, &b"dir"[..]));
+    let dir = client.mkdir(&cx, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    client.forget(dir, 1);
+    client.mkdir(&cx, Ino::ROOT, b"other", 0o755).unwrap();
+    let version = client.paths_version();
+    known.put(version, &cx, place, dir);
+
+    assert_eq!(known.hold(&client, version, &cx, place), Some(dir));
+    client.forget(dir, 1);
+    let removing = Removing {
+        client: &client,
+        name: b"other",
+    };
+    assert_eq!(known.hold(&removing, version, &cx, place), None);
+
+    // No reference is left.
+    client.rmdir(&cx, Ino::ROOT, b"dir").unwrap();
+    assert_eq!(client.by_number(dir), Err(Errno::STALE));
 }

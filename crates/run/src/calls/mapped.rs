@@ -57,7 +57,12 @@ pub(crate) fn cut(session: &Session, ino: Ino, dir: Ino, name: &[u8]) -> Result<
     }
     process.count(Reason::SharedMapping);
     let path = locks::mounted_path(process, session.fs, dir, name)?;
-    kernel::truncate(&path, 0)
+    // Another file may have got the name meanwhile. To open this one would be to close it afterwards, which drops the
+    // record locks of the process.
+    match kernel::device_and_inode_of(&path) {
+        Ok((_, found)) if found == ino.0 => kernel::truncate(&path, 0),
+        _ => Ok(()),
+    }
 }
 
 impl From<Arc<Descriptor>> for OnMount {

@@ -242,10 +242,11 @@ impl Call {
             return Err(Stop::Kernel);
         };
         let session = self.session()?;
-        let found = match session.known(&start) {
-            Some(name) => session.fs.attributes(&session.cx, name)?,
-            None => None,
-        };
+        let found = session.known(&start).and_then(|(name, version)| {
+            let found = session.fs.attributes(&session.cx, name).transpose()?;
+            (session.fs.paths_version() == version).then_some(found)
+        });
+        let found = found.transpose()?;
         let is_end = |attr: &Attr| !follow || attr.kind != FileType::Symlink;
         match found.filter(is_end) {
             Some(attr) => {
@@ -337,8 +338,9 @@ fn as_path(path: Vec<u8>) -> Result<CString> {
 }
 
 impl Session {
-    /// The name at the end of a path, if its directory is known and has a reference or had one a moment ago.
-    fn known<'p>(&self, (start, path): &'p (Start, Text)) -> Option<Name<'p>> {
+    /// The name at the end of a path, if its directory is known, and the version at which it is. The directory may have
+    /// no reference: at another version its number may be that of another one.
+    fn known<'p>(&self, (start, path): &'p (Start, Text)) -> Option<(Name<'p>, Option<u64>)> {
         let dir = match start {
             Start::Root => Ino::ROOT,
             Start::Cwd(ino) => *ino,
@@ -346,7 +348,8 @@ impl Session {
             Start::Named(_) => return None,
         };
         let version = self.fs.paths_version();
-        self.process.paths.name(version, &self.cx, (dir, path))
+        let name = self.process.paths.name(version, &self.cx, (dir, path))?;
+        Some((name, version))
     }
 
     /// Resolves a path.

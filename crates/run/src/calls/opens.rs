@@ -86,11 +86,18 @@ fn open_known(
     wanted: Wanted,
 ) -> Result<Option<u64>> {
     let is_other = wanted.has(O_EXCL | O_TRUNC | O_PATH | O_DIRECTORY | TMPFILE);
-    let Some(name) = session.known(start).filter(|_| !is_other) else {
+    let Some((name, version)) = session.known(start).filter(|_| !is_other) else {
         return Ok(None);
     };
     let access = open_flags(wanted.flags as u32);
-    match session.fs.open_file(&session.cx, name, access) {
+    let opened = session.fs.open_file(&session.cx, name, access);
+    if session.fs.paths_version() != version {
+        if let Ok(Some(attr)) = opened {
+            session.fs.release(attr.ino);
+        }
+        return Ok(None);
+    }
+    match opened {
         Ok(Some(attr)) => {
             call.process.count(Reason::Answered);
             let name = Some((name.dir, name.name));
