@@ -79,11 +79,16 @@ impl Found<'_> {
         })
     }
 
+    /// "With memory alone": if a call waited only for the reads of a lookup longer than in the small directory.
     fn large(&self, call: &str, [small, large]: [u64; 2]) -> Option<Goal> {
         let [ours, _] = TYPES;
         let ns = |names| self.ns(ours, &large::op(call, names));
+        let read = |names| self.ns(large::MEMORY, &large::op("lookup", names));
+        let alone = (ns(small)? + read(large)? - read(small)?) / ns(small)?;
         Some(Goal {
-            what: format!("{ours} {call} in {large} names / in {small}"),
+            what: format!(
+                "{ours} {call} in {large} names (with memory alone: {alone:.2}) / in {small}"
+            ),
             figure: ns(large)? / ns(small)?,
             bound: Bound::AtMost(2.0),
         })

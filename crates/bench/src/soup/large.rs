@@ -1,4 +1,4 @@
-//! A small directory, and a large one.
+//! A small directory, and a large one. Beside them, the reads of memory that a lookup waits for at least.
 
 use super::Row;
 use super::calls::name;
@@ -6,13 +6,20 @@ use crate::error::{Context, Result};
 use crate::singles::{Times, timed};
 use crate::{Engine, images};
 use engine::{Scratch, ScratchOptions};
+use medium::{LINE_BYTES, MappedPmem, MediumError, Pmem, WORD_BYTES};
 use std::ffi::CString;
+use std::hint::black_box;
 use vfs::{Ctx, Ino};
 
 /// Memory that is large enough: for the file system, and for each file.
 const MEMORY_BYTES: (u64, u64) = (64 << 20, 512);
 /// Calls that are timed.
 const CALLS: u64 = 10_000;
+
+/// The target of rows of reads alone.
+pub(super) const MEMORY: &str = "memory";
+/// Bytes to which a name leads: a line for the name, and one for its inode.
+const RECORD_BYTES: u64 = 2 * LINE_BYTES;
 
 /// The name of a row.
 pub(super) fn op(call: &str, names: u64) -> String {
@@ -55,6 +62,48 @@ pub(super) fn measure(engine: Engine, sizes: [u64; 2]) -> Result<Vec<Row>> {
         for (call, times) in [("lookup", looked), ("create", made)] {
             rows.extend(Row::of(&engine.to_string(), &op(call, size), 0, times));
         }
+    }
+    Ok(rows)
+}
+
+/// Memory with a word for each name, as an index has at least. The word leads to a record, in no order.
+struct Reads {
+    memory: MappedPmem,
+    names: u64,
+}
+
+impl Reads {
+    fn new(names: u64) -> Result<Self> {
+        let bytes = names * (WORD_BYTES + RECORD_BYTES);
+        let memory = images::flushing_memory(bytes.next_multiple_of(4096))?;
+        let mut records: Vec<u64> = (0..names).collect();
+        fastrand::Rng::with_seed(1).shuffle(&mut records);
+        let first = (names * WORD_BYTES).next_multiple_of(LINE_BYTES);
+        for (name, record) in (0..).zip(records) {
+            memory.store_word(name * WORD_BYTES, first + record * RECORD_BYTES);
+        }
+        Ok(Self { memory, names })
+    }
+
+    /// Reads what belongs to a name: the word, and then both lines at once.
+    fn read(&self, name: u64) -> std::result::Result<(), MediumError> {
+        let record = self.memory.load(name * WORD_BYTES)?;
+        let lines = [record, record + LINE_BYTES].map(|line| self.memory.load(line));
+        let [name, inode] = black_box(lines);
+        name.and(inode).map(drop)
+    }
+}
+
+/// Times the reads without which no lookup in directories of these sizes finds an inode by its name.
+pub(super) fn measure_reads(sizes: [u64; 2]) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for size in sizes {
+        let reads = Reads::new(size)?;
+        let mut random = fastrand::Rng::with_seed(1);
+        let some: Vec<u64> = (0..CALLS).map(|_| random.u64(..reads.names)).collect();
+        let mut times = Times::new();
+        timed(some, &mut times, |name| reads.read(name)).what(|| "reads of memory".into())?;
+        rows.extend(Row::of(MEMORY, &op("lookup", size), 0, times));
     }
     Ok(rows)
 }

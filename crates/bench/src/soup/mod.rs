@@ -149,6 +149,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut rows = tests(options)?;
     rows.extend(slow(options)?);
     rows.extend(threads(options)?);
+    rows.extend(large::measure_reads(options.directories)?);
     for engine in &options.types {
         rows.extend(large::measure(*engine, options.directories)?);
         rows.extend(mount::measure(*engine, options)?);
@@ -256,7 +257,8 @@ fn threads(options: &Options) -> Result<Vec<Row>> {
 pub(crate) const NOTES: &str = "\
 Nanoseconds of a call. p99: the 99th percentile. \"CPU\": the time of all CPUs, the persister's
 included, for a create and an unlink; \"kept\": with a sync between them. \"delayed\": with extra time
-after each flushed line. \"in N\": in a directory of N names.";
+after each flushed line. \"in N\": in a directory of N names. \"memory\": only the reads that a lookup
+waits for at least, of a word in an index and then of a record of two lines.";
 
 impl Report {
     /// The calls that were timed one by one, on memory without delays.
