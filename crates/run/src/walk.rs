@@ -18,6 +18,8 @@ use vfs::{Attr, Ctx, Errno, FileSystem, FileType, Ino, Paths};
 
 /// Most symbolic links of a path.
 const LINKS_MAX: usize = 40;
+/// Attempts to find the directory above one that others move.
+const ATTEMPTS: usize = 100;
 
 /// A reference to an inode.
 pub(crate) struct Node<'f> {
@@ -242,6 +244,10 @@ impl<'f> Walk<'f> {
     /// The directory that a path ends in without a name.
     fn directory_itself(&self, dir: Node<'f>) -> Result<Place<'f>> {
         let attr = self.fs.getattr(self.cx, dir.ino())?;
+        // A descriptor of any file may be where the path starts.
+        if attr.kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
         let node = Node::borrowed(self.fs, dir.ino());
         Ok(Place::Inside(Found {
             dir,
@@ -266,10 +272,21 @@ impl<'f> Walk<'f> {
 
     /// The directory above `dir`, which is not the root.
     fn above(&self, dir: &Node<'f>) -> Result<Node<'f>> {
-        vfs::perm::may_search(self.cx, &self.fs.getattr(self.cx, dir.ino())?)?;
-        let above = parent(self.process, self.fs, dir.ino())?;
-        self.fs.by_number(above)?;
-        Ok(Node::counted(self.fs, above))
+        let attr = self.fs.getattr(self.cx, dir.ino())?;
+        if attr.kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        vfs::perm::may_search(self.cx, &attr)?;
+        for _ in 0..ATTEMPTS {
+            let above = parent(self.process, self.fs, dir.ino())?;
+            self.fs.by_number(above)?;
+            let node = Node::counted(self.fs, above);
+            // Before it had a reference, it may have been removed, and its number may be another one's.
+            if parent(self.process, self.fs, dir.ino())? == above {
+                return Ok(node);
+            }
+        }
+        Err(Errno::STALE)
     }
 }
 

@@ -41,6 +41,18 @@ fn of_descriptor(call: &Call) -> std::result::Result<Attr, Stop> {
     Ok(file.fs()?.getattr(&*call.process.cx()?, file.ino())?)
 }
 
+/// The attributes of what an empty path names: the descriptor in the first argument, or the working directory.
+fn of_empty_path(call: &Call) -> std::result::Result<Attr, Stop> {
+    match (call.int(0), call.process.cwd()) {
+        (AT_FDCWD, Some(cwd)) => {
+            let session = call.session()?;
+            Ok(session.fs.getattr(&session.cx, cwd)?)
+        }
+        (AT_FDCWD, None) => Err(Stop::Kernel),
+        _ => of_descriptor(call),
+    }
+}
+
 /// Whether the path of a call is empty, or absent, and the flags permit that.
 fn is_descriptor(call: &Call, path: usize, flags: i32) -> Result<bool> {
     let is_empty = || Ok(call.args[path] == 0 || memory::text(call.args[path], 1)?.is_some());
@@ -49,14 +61,7 @@ fn is_descriptor(call: &Call, path: usize, flags: i32) -> Result<bool> {
 
 fn at_with_flags(call: &Call, flags: i32, show: impl Fn(&Attr) -> Answer) -> Answer {
     if is_descriptor(call, 1, flags)? {
-        return match (call.int(0), call.process.cwd()) {
-            (AT_FDCWD, Some(cwd)) => {
-                let session = call.session()?;
-                show(&session.fs.getattr(&session.cx, cwd)?)
-            }
-            (AT_FDCWD, None) => Err(Stop::Kernel),
-            _ => show(&of_descriptor(call)?),
-        };
+        return show(&of_empty_path(call)?);
     }
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
     call.show_at(At::dir(0), follow, show)
@@ -141,7 +146,7 @@ fn access(call: &Call, at: At, mode: i32, flags: i32) -> Answer {
         _ => Ctx::clone(&session.cx),
     };
     if is_descriptor(call, 1, flags)? {
-        perm::access(&cx, &of_descriptor(call)?, wanted)?;
+        perm::access(&cx, &of_empty_path(call)?, wanted)?;
         return Ok(0);
     }
     call.process.count(Reason::Answered);
@@ -236,9 +241,8 @@ fn set_of_descriptor(call: &Call, wanted: SetAttr) -> Answer {
 
 fn set_at(call: &Call, at: At, flags: i32, wanted: SetAttr) -> Answer {
     if is_descriptor(call, at.path, flags)? {
-        let file = call.file(0)?;
-        file.fs()?;
-        return set(&call.session()?, file.ino(), &wanted);
+        let attr = of_empty_path(call)?;
+        return set(&call.session()?, attr.ino, &wanted);
     }
     call.at(at, flags & AT_SYMLINK_NOFOLLOW == 0, |session, found| {
         let attr = found.attr()?;

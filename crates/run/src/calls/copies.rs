@@ -10,6 +10,8 @@ use crate::raw;
 use libc::*;
 use vfs::Errno;
 
+/// Most bytes of a call, as in the kernel: a file that is copied to its own end has no end.
+const MOST: u64 = 0x7fff_f000;
 /// Bytes of a part of a copy.
 const PART: usize = 64 << 10;
 
@@ -45,6 +47,16 @@ pub(crate) fn copy(call: &Call) -> Answer {
     if call.number == SYS_copy_file_range && is_mixed {
         return Err(Errno::XDEV.into());
     }
+    if call.number == SYS_copy_file_range && call.int(5) != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    if to.file.as_ref().is_some_and(|file| file.has(O_APPEND)) {
+        return Err(match call.number {
+            SYS_copy_file_range => Errno::BADF.into(),
+            _ => Errno::INVAL.into(),
+        });
+    }
+    let len = len.min(MOST);
     find_end_of_session(call, [&from, &to])?;
     let mut part = vec![0_u8; PART.min(len as usize)];
     let mut copied = 0_u64;

@@ -110,6 +110,10 @@ fn remove(call: &Call, at: At, which: Removal) -> Answer {
         }
         // A client would hold an inode with a reference, and lock it at the service when it is forgotten.
         found.node.take().ok_or(Errno::NOENT)?;
+        if found.has_slash && which == Removal::Unlink {
+            // It was a directory, and may be a file by now.
+            return Err(Errno::ISDIR.into());
+        }
         session
             .fs
             .remove(&session.cx, Name::new(found.dir.ino(), &found.name), which)?;

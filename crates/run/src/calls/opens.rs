@@ -8,7 +8,7 @@ use crate::process::{File, open_flags};
 use crate::shared::Reason;
 use crate::walk::Found;
 use libc::*;
-use vfs::{Attr, Errno, FileType, Ino, NewNode, OpenFlags};
+use vfs::{Attr, Errno, FileType, Ino, NewNode, OpenFlags, perm};
 
 /// `O_LARGEFILE`, which the kernel shows in the flags of each file.
 const LARGE: u32 = 0o100_000;
@@ -61,7 +61,10 @@ pub(crate) fn open(call: &Call) -> Answer {
             return Err(Stop::Kernel);
         };
         if let Start::Named(file) = &start.0 {
-            return open_again(call, file, wanted);
+            return match open_again(call, file, wanted) {
+                Err(Stop::Errno(Errno::AGAIN)) => to_mount(call, at),
+                done => done,
+            };
         }
         let session = call.session()?;
         if let Some(opened) = open_known(call, &session, &start, wanted)? {
@@ -112,14 +115,25 @@ fn open_known(
 /// Opens an open file again, with an offset of its own.
 fn open_again(call: &Call, file: &File, wanted: Wanted) -> Answer {
     let session = call.session()?;
+    let fs = file.fs()?;
+    let attr = fs.getattr(&session.cx, file.ino())?;
+    must_open(&attr, wanted)?;
+    if wanted.has(O_NOFOLLOW) && !wanted.has(O_PATH) {
+        return Err(Errno::LOOP.into());
+    }
+    if wanted.has(TMPFILE) {
+        let made = fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
+        return open_made(call, &session, &made, wanted, None);
+    }
     let mut access = open_flags(wanted.flags as u32);
     access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC));
-    if wanted.has(O_TRUNC)
-        && let Some(on_mount) = OnMount::of_mapped(call.process, file)
-    {
-        on_mount.set_size(0)?;
+    if wanted.has(O_TRUNC) {
+        perm::may_open(&session.cx, &attr, access)?;
+        if let Some(on_mount) = OnMount::of_mapped(call.process, file) {
+            on_mount.set_size(0)?;
+        }
     }
-    file.fs()?.open(&session.cx, file.ino(), access)?;
+    fs.open(&session.cx, attr.ino, access)?;
     let name = file.description.opened_as();
     let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
     Ok(finish(
@@ -141,29 +155,36 @@ fn to_mount(call: &Call, at: At) -> Answer {
     call.elsewhere(at, path)
 }
 
+/// Whether the call may open an inode that is there, of this kind.
+fn must_open(attr: &Attr, wanted: Wanted) -> Result<()> {
+    if wanted.has(O_CREAT) && wanted.has(O_EXCL) {
+        return Err(Errno::EXIST);
+    }
+    match attr.kind {
+        // `O_TMPFILE` has the bits of `O_DIRECTORY`.
+        FileType::Directory if wanted.has(O_CREAT) => Err(Errno::ISDIR),
+        FileType::Directory => Ok(()),
+        _ if wanted.has(O_DIRECTORY) => Err(Errno::NOTDIR),
+        FileType::Symlink if !wanted.has(O_PATH) => Err(Errno::LOOP),
+        FileType::Symlink | FileType::Regular => Ok(()),
+        _ => Err(Errno::AGAIN),
+    }
+}
+
 fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
     let Some((_, attr)) = &found.node else {
         return create(call, session, found, wanted);
     };
-    if wanted.has(O_CREAT) && wanted.has(O_EXCL) {
-        return Err(Errno::EXIST.into());
-    }
+    must_open(attr, wanted)?;
     if wanted.has(TMPFILE) {
         let made = session.fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
         return open_made(call, session, &made, wanted, None);
     }
     let is_path = wanted.has(O_PATH);
-    match attr.kind {
-        FileType::Directory if wanted.has(O_CREAT) => return Err(Errno::ISDIR.into()),
-        FileType::Directory => {}
-        _ if wanted.has(O_DIRECTORY) => return Err(Errno::NOTDIR.into()),
-        FileType::Symlink if !is_path => return Err(Errno::LOOP.into()),
-        FileType::Symlink | FileType::Regular => {}
-        _ => return Err(Errno::AGAIN.into()),
-    }
     let mut access = open_flags(wanted.flags as u32);
     access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC) && !is_path);
     if access.contains(OpenFlags::TRUNCATE) {
+        perm::may_open(&session.cx, attr, access)?;
         mapped::cut(session, attr.ino, found.dir.ino(), &found.name)?;
     }
     let fs = &session.fs;

@@ -453,6 +453,59 @@ static void numbers(void)
     close(dir);
 }
 
+/* Paths that start at a file, at a number of /proc, and at the working directory without a name. */
+static void starts(void)
+{
+    int fd = open("start", O_RDWR | O_CREAT, 0600), copy = open("copy", O_RDWR | O_CREAT, 0600);
+    struct stat stat_of;
+    char path[64];
+    SHOW(write(fd, "0123", 4));
+    SHOW(openat(fd, ".", O_RDONLY));
+    SHOW(openat(fd, ".", O_WRONLY | O_TRUNC));
+    SHOW(openat(fd, "..", O_RDONLY));
+    SHOW(fstatat(fd, ".", &stat_of, 0));
+    SHOW(fchmodat(fd, ".", 0644, 0));
+    snprintf(path, sizeof path, "/proc/self/fd/%d/", fd);
+    SHOW(open(path, O_WRONLY | O_TRUNC));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    SHOW(open(path, O_RDONLY | O_DIRECTORY));
+    SHOW(open(path, O_RDWR | O_NOFOLLOW | O_TRUNC));
+    SHOW(open(path, O_RDWR | O_CREAT | O_EXCL | O_TRUNC, 0600));
+    SHOW(close(open(path, O_RDWR | O_CREAT, 0600)));
+    SHOW(fstat(fd, &stat_of));
+    SHOW(stat_of.st_size);
+    SHOW(symlink("start", "start-link"));
+    int link = open("start-link", O_PATH | O_NOFOLLOW);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", link);
+    SHOW(open(path, O_RDONLY));
+    SHOW(mkdir("start-directory", 0700));
+    SHOW(unlink("start-directory/"));
+    SHOW(unlink("missing/"));
+    int dir = open("start-directory", O_RDONLY);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", dir);
+    SHOW(open(path, O_RDWR | O_CREAT, 0600));
+    int nameless = open(path, O_TMPFILE | O_RDWR, 0600);
+    SHOW(write(nameless, "a", 1));
+    SHOW(chdir("start-directory"));
+    struct timespec times[2] = {{1000, 0}, {2000, 0}};
+    SHOW(syscall(SYS_utimensat, AT_FDCWD, "", times, AT_EMPTY_PATH));
+    SHOW(faccessat(AT_FDCWD, "", R_OK, AT_EMPTY_PATH));
+    SHOW(fchownat(AT_FDCWD, "", -1, 1, AT_EMPTY_PATH));
+    SHOW(stat(".", &stat_of));
+    SHOW(stat_of.st_mtime);
+    SHOW(stat_of.st_gid);
+    SHOW(chdir(".."));
+    SHOW(lseek(fd, 0, SEEK_SET));
+    SHOW(copy_file_range(fd, NULL, copy, NULL, 4, 1));
+    SHOW(fcntl(copy, F_SETFL, O_APPEND));
+    SHOW(copy_file_range(fd, NULL, copy, NULL, 4, 0));
+    SHOW(sendfile(copy, fd, NULL, 4));
+    SHOW(fcntl(copy, F_SETFL, 0));
+    SHOW(sendfile(copy, fd, NULL, 4));
+    for (int n = 0; n < 5; n++)
+        close((int[]){fd, copy, link, dir, nameless}[n]);
+}
+
 /* Data among the code, as libcrypto has them, that look like a call. */
 __asm__(".text\n"
         "looks_like_a_call: .byte 0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xc3, 0, 0, 0, 0, 0, 0, 0, 0\n");
@@ -479,6 +532,7 @@ int main(int count, char **arguments)
     threads();
     directly();
     numbers();
+    starts();
     data();
     return 0;
 }
