@@ -67,42 +67,35 @@ pub(super) fn measure(engine: Engine, sizes: [u64; 2]) -> Result<Vec<Row>> {
 }
 
 /// Memory with a word for each name, as an index has at least. The word leads to a record, in no order.
-struct Reads {
-    memory: MappedPmem,
-    names: u64,
+fn index(names: u64) -> Result<MappedPmem> {
+    let first = (names * WORD_BYTES).next_multiple_of(LINE_BYTES);
+    let bytes = first + names * RECORD_BYTES;
+    let memory = images::flushing_memory(bytes.next_multiple_of(4096))?;
+    let mut records: Vec<u64> = (0..names).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut records);
+    for (name, record) in (0..).zip(records) {
+        memory.store_word(name * WORD_BYTES, first + record * RECORD_BYTES);
+    }
+    Ok(memory)
 }
 
-impl Reads {
-    fn new(names: u64) -> Result<Self> {
-        let bytes = names * (WORD_BYTES + RECORD_BYTES);
-        let memory = images::flushing_memory(bytes.next_multiple_of(4096))?;
-        let mut records: Vec<u64> = (0..names).collect();
-        fastrand::Rng::with_seed(1).shuffle(&mut records);
-        let first = (names * WORD_BYTES).next_multiple_of(LINE_BYTES);
-        for (name, record) in (0..).zip(records) {
-            memory.store_word(name * WORD_BYTES, first + record * RECORD_BYTES);
-        }
-        Ok(Self { memory, names })
-    }
-
-    /// Reads what belongs to a name: the word, and then both lines at once.
-    fn read(&self, name: u64) -> std::result::Result<(), MediumError> {
-        let record = self.memory.load(name * WORD_BYTES)?;
-        let lines = [record, record + LINE_BYTES].map(|line| self.memory.load(line));
-        let [name, inode] = black_box(lines);
-        name.and(inode).map(drop)
-    }
+/// Reads what belongs to a name: the word, and then both lines at once.
+fn read(memory: &MappedPmem, name: u64) -> std::result::Result<(), MediumError> {
+    let record = memory.load(name * WORD_BYTES)?;
+    let lines = [record, record + LINE_BYTES].map(|line| memory.load(line));
+    let [name, inode] = black_box(lines);
+    name.and(inode).map(drop)
 }
 
 /// Times the reads without which no lookup in directories of these sizes finds an inode by its name.
 pub(super) fn measure_reads(sizes: [u64; 2]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for size in sizes {
-        let reads = Reads::new(size)?;
+        let memory = index(size)?;
         let mut random = fastrand::Rng::with_seed(1);
-        let some: Vec<u64> = (0..CALLS).map(|_| random.u64(..reads.names)).collect();
+        let some: Vec<u64> = (0..CALLS).map(|_| random.u64(..size)).collect();
         let mut times = Times::new();
-        timed(some, &mut times, |name| reads.read(name)).what(|| "reads of memory".into())?;
+        timed(some, &mut times, |name| read(&memory, name)).what(|| "reads of memory".into())?;
         rows.extend(Row::of(MEMORY, &op("lookup", size), 0, times));
     }
     Ok(rows)
