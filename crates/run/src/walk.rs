@@ -241,13 +241,18 @@ impl<'f> Walk<'f> {
         }
     }
 
+    /// The attributes of a directory. A descriptor of any file may be where the path starts.
+    fn directory(&self, dir: &Node<'f>) -> Result<Attr> {
+        let attr = self.fs.getattr(self.cx, dir.ino())?;
+        match attr.kind {
+            FileType::Directory => Ok(attr),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
     /// The directory that a path ends in without a name.
     fn directory_itself(&self, dir: Node<'f>) -> Result<Place<'f>> {
-        let attr = self.fs.getattr(self.cx, dir.ino())?;
-        // A descriptor of any file may be where the path starts.
-        if attr.kind != FileType::Directory {
-            return Err(Errno::NOTDIR);
-        }
+        let attr = self.directory(&dir)?;
         let node = Node::borrowed(self.fs, dir.ino());
         Ok(Place::Inside(Found {
             dir,
@@ -272,11 +277,7 @@ impl<'f> Walk<'f> {
 
     /// The directory above `dir`, which is not the root.
     fn above(&self, dir: &Node<'f>) -> Result<Node<'f>> {
-        let attr = self.fs.getattr(self.cx, dir.ino())?;
-        if attr.kind != FileType::Directory {
-            return Err(Errno::NOTDIR);
-        }
-        vfs::perm::may_search(self.cx, &attr)?;
+        vfs::perm::may_search(self.cx, &self.directory(dir)?)?;
         for _ in 0..ATTEMPTS {
             let above = parent(self.process, self.fs, dir.ino())?;
             self.fs.by_number(above)?;

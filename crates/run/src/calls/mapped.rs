@@ -11,10 +11,11 @@ use crate::process::{File, Process, open_flags};
 use crate::raw;
 use crate::shared::Reason;
 use libc::{
-    SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate, SYS_pread64, SYS_pwrite64, SYS_readv,
-    SYS_writev,
+    O_CLOEXEC, O_NOFOLLOW, O_PATH, SYS_fallocate, SYS_fdatasync, SYS_fsync, SYS_ftruncate,
+    SYS_pread64, SYS_pwrite64, SYS_readv, SYS_writev,
 };
 use std::collections::hash_map::Entry;
+use std::ffi::CString;
 use std::sync::{Arc, PoisonError};
 use vfs::{Errno, Ino};
 
@@ -57,10 +58,16 @@ pub(crate) fn cut(session: &Session, ino: Ino, dir: Ino, name: &[u8]) -> Result<
     }
     process.count(Reason::SharedMapping);
     let path = locks::mounted_path(process, session.fs, dir, name)?;
-    // Another file may have got the name meanwhile. To open this one would be to close it afterwards, which drops the
-    // record locks of the process.
-    match kernel::device_and_inode_of(&path) {
-        Ok((_, found)) if found == ino.0 => kernel::truncate(&path, 0),
+    // The name may be another file's by now. The record locks of the process stay when a descriptor of O_PATH is closed.
+    let Ok(fd) = kernel::open(&path, O_PATH | O_NOFOLLOW | O_CLOEXEC) else {
+        return Ok(());
+    };
+    let opened = Descriptor(crate::own::keep(fd)?);
+    match kernel::device_and_inode(opened.0)? {
+        found if Some(found) == process.mounted().map(|device| (device, ino.0)) => {
+            let number = format!("/proc/self/fd/{}", opened.0);
+            kernel::truncate(&CString::new(number).map_err(|_| Errno::INVAL)?, 0)
+        }
         _ => Ok(()),
     }
 }

@@ -61,10 +61,7 @@ pub(crate) fn open(call: &Call) -> Answer {
             return Err(Stop::Kernel);
         };
         if let Start::Named(file) = &start.0 {
-            return match open_again(call, file, wanted) {
-                Err(Stop::Errno(Errno::AGAIN)) => to_mount(call, at),
-                done => done,
-            };
+            return open_again(call, file, wanted);
         }
         let session = call.session()?;
         if let Some(opened) = open_known(call, &session, &start, wanted)? {
@@ -115,34 +112,16 @@ fn open_known(
 /// Opens an open file again, with an offset of its own.
 fn open_again(call: &Call, file: &File, wanted: Wanted) -> Answer {
     let session = call.session()?;
-    let fs = file.fs()?;
-    let attr = fs.getattr(&session.cx, file.ino())?;
-    must_open(&attr, wanted)?;
+    let attr = file.fs()?.getattr(&session.cx, file.ino())?;
     if wanted.has(O_NOFOLLOW) && !wanted.has(O_PATH) {
         return Err(Errno::LOOP.into());
     }
-    if wanted.has(TMPFILE) {
-        let made = fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
-        return open_made(call, &session, &made, wanted, None);
-    }
-    let mut access = open_flags(wanted.flags as u32);
-    access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC));
-    if wanted.has(O_TRUNC) {
-        perm::may_open(&session.cx, &attr, access)?;
-        if let Some(on_mount) = OnMount::of_mapped(call.process, file) {
-            on_mount.set_size(0)?;
-        }
-    }
-    fs.open(&session.cx, attr.ino, access)?;
     let name = file.description.opened_as();
     let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
-    Ok(finish(
-        call,
-        &session,
-        file.description.inode(),
-        wanted,
-        name,
-    )?)
+    open_inode(call, &session, &attr, wanted, name, || {
+        let on_mount = OnMount::of_mapped(call.process, file);
+        on_mount.map_or(Ok(()), |on_mount| on_mount.set_size(0))
+    })
 }
 
 /// Opens a node that is neither file nor directory: the kernel's, if the store is mounted.
@@ -155,51 +134,55 @@ fn to_mount(call: &Call, at: At) -> Answer {
     call.elsewhere(at, path)
 }
 
-/// Whether the call may open an inode that is there, of this kind.
-fn must_open(attr: &Attr, wanted: Wanted) -> Result<()> {
-    if wanted.has(O_CREAT) && wanted.has(O_EXCL) {
-        return Err(Errno::EXIST);
-    }
-    match attr.kind {
-        // `O_TMPFILE` has the bits of `O_DIRECTORY`.
-        FileType::Directory if wanted.has(O_CREAT) => Err(Errno::ISDIR),
-        FileType::Directory => Ok(()),
-        _ if wanted.has(O_DIRECTORY) => Err(Errno::NOTDIR),
-        FileType::Symlink if !wanted.has(O_PATH) => Err(Errno::LOOP),
-        FileType::Symlink | FileType::Regular => Ok(()),
-        _ => Err(Errno::AGAIN),
-    }
-}
-
 fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
     let Some((_, attr)) = &found.node else {
         return create(call, session, found, wanted);
     };
-    must_open(attr, wanted)?;
-    if wanted.has(TMPFILE) {
-        let made = session.fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
-        return open_made(call, session, &made, wanted, None);
+    let name = (!found.name.is_empty()).then(|| (found.dir.ino(), &found.name[..]));
+    open_inode(call, session, attr, wanted, name, || {
+        mapped::cut(session, attr.ino, found.dir.ino(), &found.name)
+    })
+}
+
+/// Opens an inode that is there. `cut`: cuts it to nothing on the mount, if it has a shared mapping.
+fn open_inode(
+    call: &Call,
+    session: &Session,
+    attr: &Attr,
+    wanted: Wanted,
+    name: Option<(Ino, &[u8])>,
+    cut: impl FnOnce() -> Result<()>,
+) -> Answer {
+    let fs = &session.fs;
+    if wanted.has(O_CREAT) && wanted.has(O_EXCL) {
+        return Err(Errno::EXIST.into());
     }
     let is_path = wanted.has(O_PATH);
+    match attr.kind {
+        FileType::Directory if wanted.has(O_CREAT) => return Err(Errno::ISDIR.into()),
+        FileType::Directory => {}
+        // `O_TMPFILE` has this bit, too.
+        _ if wanted.has(O_DIRECTORY) => return Err(Errno::NOTDIR.into()),
+        FileType::Symlink if !is_path => return Err(Errno::LOOP.into()),
+        FileType::Symlink | FileType::Regular => {}
+        _ => return Err(Errno::AGAIN.into()),
+    }
+    if wanted.has(TMPFILE) {
+        let made = fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
+        return open_made(call, session, &made, wanted, None);
+    }
     let mut access = open_flags(wanted.flags as u32);
     access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC) && !is_path);
     if access.contains(OpenFlags::TRUNCATE) {
         perm::may_open(&session.cx, attr, access)?;
-        mapped::cut(session, attr.ino, found.dir.ino(), &found.name)?;
+        cut()?;
     }
-    let fs = &session.fs;
     match is_path {
         true => fs.open(&session.process.permitted()?, attr.ino, access)?,
         false => fs.open(&session.cx, attr.ino, access)?,
     }
-    let name = (!found.name.is_empty()).then(|| (found.dir.ino(), &found.name[..]));
-    Ok(finish(
-        call,
-        session,
-        (attr.ino, attr.generation),
-        wanted,
-        name,
-    )?)
+    let inode = (attr.ino, attr.generation);
+    Ok(finish(call, session, inode, wanted, name)?)
 }
 
 fn create(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {

@@ -471,6 +471,7 @@ static void starts(void)
     SHOW(open(path, O_RDONLY | O_DIRECTORY));
     SHOW(open(path, O_RDWR | O_NOFOLLOW | O_TRUNC));
     SHOW(open(path, O_RDWR | O_CREAT | O_EXCL | O_TRUNC, 0600));
+    SHOW(close(open(path, O_PATH | O_TRUNC)));
     SHOW(close(open(path, O_RDWR | O_CREAT, 0600)));
     SHOW(fstat(fd, &stat_of));
     SHOW(stat_of.st_size);
