@@ -73,8 +73,8 @@ pub(crate) static HAS_FILES: AtomicU32 = AtomicU32::new(0);
 /// A working directory and an umask (`process::place`).
 #[repr(C)]
 pub(crate) struct Surroundings {
-    /// The working directory in the store, or 0.
-    pub(crate) cwd: AtomicU64,
+    /// The description of the working directory in the store, plus 1, or 0.
+    pub(crate) cwd: AtomicU32,
     /// Where the working directory is if `cwd` is 0: above the mount point, as the number of bytes of its path
     /// before the rest; in the mount; or elsewhere, 0.
     pub(crate) outside: AtomicUsize,

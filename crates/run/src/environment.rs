@@ -6,6 +6,7 @@ use crate::process::{Process, Start};
 use crate::shared::Shared;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::os::unix::ffi::OsStringExt;
 use vfs::Ino;
 
 /// The loader's variable, with the `=`.
@@ -21,16 +22,26 @@ pub(crate) const STATE: &str = "SELVEDGE_RUN_STATE";
 pub(crate) const LIBRARY: &str = "SELVEDGE_RUN_LIBRARY";
 
 /// The version that the command and the library must have in common, at the start of the state.
-pub(crate) fn version() -> String {
+fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!("{version}/{}", size_of::<Shared>())
+}
+
+/// The state of a process without files: descriptors of the shared memory, the placeholder and the custodian's socket, and
+/// the number and the generation of the working directory, if it is in the store.
+pub(crate) fn state(descriptors: [u32; 3], cwd: Option<(Ino, u64)>) -> String {
+    let [memory, placeholder, custodian] = descriptors;
+    let (cwd, generation) = cwd.unwrap_or((Ino(0), 0));
+    let version = version();
+    format!("{version} {memory} {placeholder} {custodian} {cwd} {generation}")
 }
 
 /// The descriptors that stay open at `execve`, and the descriptions that the process stops using.
 pub(crate) struct Passed {
     pub(crate) files: Vec<(u32, u32)>,
     dropped: Vec<u32>,
-    cwd: u64,
+    /// The number and the generation of the working directory, if it is in the store.
+    cwd: Option<(Ino, u64)>,
     /// Descriptors of this library that have the record locks of the process, with the inodes.
     locks: Vec<(u32, Ino)>,
     /// Descriptions that the process has left already.
@@ -49,7 +60,7 @@ impl Passed {
         let locks = process.record_locks();
         self.locks.retain(|lock| locks.contains(lock));
         if process.mounted().is_some() {
-            self.cwd = 0;
+            self.cwd = None;
         }
     }
 }
@@ -80,12 +91,13 @@ pub(crate) fn passed(process: &Process) -> Result<Passed> {
         }
     }
     let kept: BTreeSet<u32> = files.iter().map(|(_, number)| *number).collect();
-    let used: BTreeSet<u32> = all.iter().map(|(_, number)| *number).collect();
+    let used = all.iter().map(|(_, number)| *number);
+    let used: BTreeSet<u32> = used.chain(process.cwd_number()).collect();
     let dropped = match is_child {
         true => Vec::new(), // they are the parent's
         false => used.difference(&kept).copied().collect(),
     };
-    let cwd = process.cwd().map_or(0, |ino| ino.0);
+    let cwd = process.cwd().map(|cwd| cwd.description.inode());
     // The kernel drops the locks on a file if a descriptor of it is closed.
     let closes = |ino: Ino| {
         let mut closed = all.iter().filter(|one| !files.contains(one));
@@ -129,14 +141,8 @@ pub(crate) fn strings(
         .filter(|other| !other.is_empty() && *other != library)
         .collect();
     let libraries = [own, &others[..]].concat().join(&b':');
-    let mut state = format!(
-        "{} {} {} {} {}",
-        version(),
-        process.memory,
-        process.placeholder,
-        process.custodian.0,
-        passed.cwd
-    );
+    let descriptors = [process.memory, process.placeholder, process.custodian.0];
+    let mut state = state(descriptors, passed.cwd);
     for (fd, number) in &passed.files {
         let _ = write!(state, " {fd}:{number}");
     }
@@ -156,22 +162,32 @@ pub(crate) fn strings(
     ]
 }
 
-/// The state that the variables describe, if the process runs under `selvedge run`.
+/// The state that the variables describe, and descriptions that the program before has left, if the process runs under
+/// `selvedge run`.
 pub(crate) fn start() -> Option<(Start, Vec<u32>)> {
-    use std::os::unix::ffi::OsStringExt;
-    let text = |name: &str| std::env::var(name).ok();
-    let at = std::env::var_os(AT)?.into_vec();
-    let state = text(STATE)?;
-    let mut words = state.split(' ');
-    if words.next()? != version() {
-        eprintln!(
-            "selvedge run: the library is not of the same version as the command; calls go to the kernel"
-        );
+    let at = std::env::var_os(AT)?;
+    let state = std::env::var(STATE).ok()?;
+    let (version, rest) = state.split_once(' ').unwrap_or((&state, ""));
+    let ignored = |why: &str| eprintln!("selvedge run: {why}; calls go to the kernel");
+    if version != self::version() {
+        ignored("the library is not of the same version as the command");
         return None;
     }
+    let parsed = parse(at.into_vec(), rest);
+    if parsed.is_none() {
+        ignored(&format!("the variable {STATE} has no valid state"));
+    }
+    parsed
+}
+
+/// The state in the words after the version.
+fn parse(at: Vec<u8>, words: &str) -> Option<(Start, Vec<u32>)> {
+    let text = |name: &str| std::env::var(name).ok();
+    let mut words = words.split(' ');
     let mut number = || words.next()?.parse::<u64>().ok();
     let (memory, placeholder) = (number()? as u32, number()? as u32);
-    let (custodian, cwd) = (number()? as u32, number()?);
+    let custodian = number()? as u32;
+    let cwd = (Ino(number()?), number()?);
     let mut start = Start {
         at,
         store: text(STORE)?,
@@ -179,7 +195,7 @@ pub(crate) fn start() -> Option<(Start, Vec<u32>)> {
         memory,
         placeholder,
         custodian,
-        cwd,
+        cwd: Some(cwd).filter(|(ino, _)| ino.0 != 0),
         files: Vec::new(),
         locks: Vec::new(),
     };

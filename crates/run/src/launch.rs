@@ -1,7 +1,7 @@
 //! Prepares a command for this library.
 
 use crate::custody;
-use crate::environment::{AT, LIBRARY, STATE, STORE, version};
+use crate::environment::{self, AT, LIBRARY, STATE, STORE};
 use crate::loaders::{self, Loads};
 use crate::shared::{Reason, Shared};
 use rustix::fs::{
@@ -147,8 +147,8 @@ impl Prepared {
             }
             preload.push(others);
         }
-        let fds = [&memory, &placeholder, &custodian.socket].map(AsRawFd::as_raw_fd);
-        let state = format!("{} {} {} {} 0", version(), fds[0], fds[1], fds[2]);
+        let fds = [&memory, &placeholder, &custodian.socket].map(|fd| fd.as_raw_fd() as u32);
+        let state = environment::state(fds, None);
         let mut command = Command::new(&options.program);
         command
             .args(&options.arguments)

@@ -50,15 +50,6 @@ impl<'f> Node<'f> {
     pub(crate) fn ino(&self) -> Ino {
         self.ino
     }
-
-    /// Passes the reference to the caller, who gives it back. Takes one first if it has none.
-    pub(crate) fn keep(mut self) -> Result<Ino> {
-        if !self.is_counted && self.ino != Ino::ROOT {
-            self.fs.by_number(self.ino)?;
-        }
-        self.is_counted = false;
-        Ok(self.ino)
-    }
 }
 
 impl Drop for Node<'_> {

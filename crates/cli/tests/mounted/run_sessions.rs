@@ -124,6 +124,44 @@ fn a_descriptor_does_not_lead_to_another_file() {
     end(&place, server);
 }
 
+/// Neither a child nor a new program, which have not used their working directory yet, make a name in the directory that
+/// has got its number.
+#[test]
+fn a_working_directory_does_not_lead_to_another_one() {
+    let (place, server) = served(&[]);
+    let script = r#"
+        cd "$1" && python3 - <<'END'
+import os, subprocess
+
+os.mkdir('gone')
+number = os.stat('gone').st_ino
+program = subprocess.Popen(['split', '-', 'stray'], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd='gone')
+go, start = os.pipe()
+os.chdir('gone')
+child = os.fork()
+if child == 0:
+    os.read(go, 1)
+    try:
+        open('stray', 'w')
+    except FileNotFoundError:
+        os._exit(0)
+    os._exit(1)
+os.chdir('..')
+subprocess.run(['sh', '-c', 'rmdir gone; for n in $(seq 200); do mkdir other-$n; done'])
+others = [f'other-{n}' for n in range(1, 201)]
+print(number in [os.stat(other).st_ino for other in others])
+os.write(start, b'.')
+print(os.waitpid(child, 0)[1])
+program.communicate(b'text')
+print(program.returncode)
+print([os.listdir(other) for other in others if os.listdir(other)])
+END
+    "#;
+    let output = shell(&place, &["--no-mount"], script);
+    assert_eq!(stdout(&output), "True\n0\n1\n[]\n", "{}", stderr(&output));
+    end(&place, server);
+}
+
 /// Children that share the memory leave no references to their working directories: numbers of inodes come back.
 #[test]
 fn directories_of_children_are_freed() {

@@ -45,8 +45,8 @@ fn of_descriptor(call: &Call) -> std::result::Result<Attr, Stop> {
 fn of_empty_path(call: &Call) -> std::result::Result<Attr, Stop> {
     match (call.int(0), call.process.cwd()) {
         (AT_FDCWD, Some(cwd)) => {
-            let session = call.session()?;
-            Ok(session.fs.getattr(&session.cx, cwd)?)
+            let fs = super::open_directory(&cwd)?;
+            Ok(fs.getattr(&*call.process.cx()?, cwd.ino())?)
         }
         (AT_FDCWD, None) => Err(Stop::Kernel),
         _ => of_descriptor(call),

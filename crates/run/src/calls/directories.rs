@@ -1,13 +1,14 @@
 //! Listings, and the working directory.
 
-use super::{Answer, At, Call, Stop};
+use super::{Answer, At, Call, Stop, open_directory};
 use crate::kernel;
 use crate::memory;
-use crate::walk::{Node, path_of};
+use crate::process::File;
+use crate::walk::path_of;
 use libc::{SYS_chdir, SYS_fchdir};
 use std::ffi::CString;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Cookie, Errno, FileType, Ino, perm};
+use vfs::{Attr, Cookie, Errno, FileSystem, FileType, perm};
 
 /// Bytes of an entry of `getdents64` before its name.
 const HEADER: usize = 19;
@@ -50,10 +51,10 @@ pub(crate) fn working(call: &Call) -> Answer {
     match call.number {
         SYS_chdir if call.is_ours(At::path(0))? => {
             let done = call.at(At::path(0), true, |session, found| {
-                let attr = found.attr()?;
-                enter(call, Node::borrowed(session.fs, attr.ino), attr.kind)
+                enter(call, session.fs, &found.attr()?)
             });
             if let Err(Stop::Waits(wait)) = done {
+                let _moving = call.process.moves();
                 let left = call.waiting(wait.args)?;
                 call.process.set_cwd(None);
                 return Ok(left);
@@ -63,42 +64,43 @@ pub(crate) fn working(call: &Call) -> Answer {
         SYS_fchdir if call.process.file(call.args[0]).is_some() => {
             let file = call.file(0)?;
             let fs = file.fs()?;
-            let kind = fs.getattr(&*call.process.cx()?, file.ino())?.kind;
-            enter(call, Node::borrowed(fs, file.ino()), kind)
+            let attr = fs.getattr(&*call.process.cx()?, file.ino())?;
+            enter(call, fs, &attr)
         }
         SYS_chdir | SYS_fchdir => {
+            let _moving = call.process.moves();
             let done = call.pass()?;
             call.process.set_cwd(None);
             Ok(done)
         }
         _ => match call.process.cwd() {
             None => Err(Stop::Kernel),
-            Some(cwd) => show(call, cwd),
+            Some(cwd) => show(call, &cwd),
         },
     }
 }
 
-/// Makes a directory of the store the working directory.
-fn enter(call: &Call, dir: Node<'_>, kind: FileType) -> Answer {
-    if kind != FileType::Directory {
+/// Makes a directory of the store, to which the caller has a reference, the working directory.
+fn enter(call: &Call, fs: &dyn FileSystem, dir: &Attr) -> Answer {
+    if dir.kind != FileType::Directory {
         return Err(Errno::NOTDIR.into());
     }
     let process = call.process;
-    let (fs, cx, ino) = (process.fs()?, process.cx()?, dir.ino());
-    perm::may_search(&cx, &fs.getattr(&cx, ino)?)?;
+    perm::may_search(&*process.cx()?, dir)?;
+    let _moving = process.moves();
+    process.work_in((dir.ino, dir.generation))?;
     // The kernel's directory is that of the mount, for programs that run without this library.
-    let below = path_of(process, fs, ino).unwrap_or_default();
+    let below = path_of(process, fs, dir.ino).unwrap_or_default();
     let at = |below: &[u8]| CString::new([&process.at[..], below].concat()).unwrap_or_default();
     if process.mounted().is_none() || kernel::change_directory(&at(&below)).is_err() {
         let _ = kernel::change_directory(&at(b""));
     }
-    process.set_cwd(Some(dir.keep()?));
     Ok(0)
 }
 
-fn show(call: &Call, cwd: Ino) -> Answer {
+fn show(call: &Call, cwd: &File) -> Answer {
     let mut path = call.process.at.clone();
-    path.extend(path_of(call.process, call.process.fs()?, cwd)?);
+    path.extend(path_of(call.process, open_directory(cwd)?, cwd.ino())?);
     path.push(0);
     let [address, len, ..] = call.args;
     if (len as usize) < path.len() {

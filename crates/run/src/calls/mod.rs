@@ -92,8 +92,9 @@ impl At {
 enum Start {
     /// At an absolute path below the mount point.
     Root,
-    /// In a directory of the store.
-    Cwd(Ino),
+    /// In the working directory, in the store.
+    Cwd(File),
+    /// At a descriptor of the store.
     Dir(File),
     /// At an open file, which a path of `/proc` names by the number of a descriptor.
     Named(File),
@@ -190,21 +191,21 @@ impl Call {
                 rest => (Start::Dir(file), [b".", rest].concat().into()),
             }));
         }
+        if dir != libc::AT_FDCWD {
+            let file = self.process.file(dir as u64);
+            return Ok(file.map(|file| (Start::Dir(file), path)));
+        }
         let mut working = self.process.working();
-        if let (libc::AT_FDCWD, Working::Unknown) = (dir, &working) {
+        if let Working::Unknown = working {
             let _ = adopt_directory(self.process); // otherwise it is the kernel's
             working = self.process.working();
         }
-        let start = match (dir, working) {
-            (libc::AT_FDCWD, Working::Inside(ino)) => Some(Start::Cwd(ino)),
-            (libc::AT_FDCWD, Working::Above(rest)) => {
-                let below = strip_names(without_dots(&path), rest);
-                return Ok(below.map(|below| (Start::Root, [mount, below].concat().into())));
-            }
-            (libc::AT_FDCWD, Working::Unknown | Working::Elsewhere) => None,
-            (fd, _) => self.process.file(fd as u64).map(Start::Dir),
-        };
-        Ok(start.map(|start| (start, path)))
+        Ok(match working {
+            Working::Inside(cwd) => Some((Start::Cwd(cwd), path)),
+            Working::Above(rest) => strip_names(without_dots(&path), rest)
+                .map(|below| (Start::Root, [mount, below].concat().into())),
+            Working::Unknown | Working::Elsewhere => None,
+        })
     }
 
     /// Whether the path starts in the working directory, which is in the store.
@@ -293,8 +294,7 @@ impl Call {
         };
         let dir = match &start {
             Start::Root => return as_path(path.into_vec()).map(Some),
-            Start::Cwd(ino) => *ino,
-            Start::Dir(file) => file.ino(),
+            Start::Cwd(file) | Start::Dir(file) => file.ino(),
             Start::Named(_) => return Ok(None),
         };
         let below = path_of(self.process, self.process.fs()?, dir)?;
@@ -304,6 +304,10 @@ impl Call {
 
 /// Finds the kernel's working directory, which is in the mount, in the store.
 fn adopt_directory(process: &Process) -> Result<()> {
+    let _moving = process.moves();
+    let Working::Unknown = process.working() else {
+        return Ok(()); // another thread was here
+    };
     let (path, fs, cx) = (kernel::directory()?, process.fs()?, process.permitted()?);
     let walk = Walk {
         process,
@@ -312,10 +316,18 @@ fn adopt_directory(process: &Process) -> Result<()> {
         follow: false,
     };
     if let Place::Inside(found) = walk.resolve(Ino::ROOT, &path)? {
-        let (node, _) = found.node.ok_or(Errno::NOENT)?;
-        process.set_cwd(Some(node.keep()?));
+        let attr = found.attr()?;
+        process.work_in((attr.ino, attr.generation))?;
     }
     Ok(())
+}
+
+/// The file system of this process, which has the working directory open.
+pub(crate) fn open_directory(cwd: &File) -> Result<&'static dyn FileSystem> {
+    cwd.fs().map_err(|errno| match errno {
+        Errno::STALE => Errno::NOENT, // it was removed, as paths in a removed directory tell
+        errno => errno,
+    })
 }
 
 /// The rest of a path after its first names: nothing, or a slash and more.
@@ -343,8 +355,7 @@ impl Session {
     fn known<'p>(&self, (start, path): &'p (Start, Text)) -> Option<(Name<'p>, Option<u64>)> {
         let dir = match start {
             Start::Root => Ino::ROOT,
-            Start::Cwd(ino) => *ino,
-            Start::Dir(file) => file.fs().is_ok().then(|| file.ino())?,
+            Start::Cwd(file) | Start::Dir(file) => file.fs().is_ok().then(|| file.ino())?,
             Start::Named(_) => return None,
         };
         let version = self.fs.paths_version();
@@ -386,7 +397,10 @@ impl Session {
         };
         let (ino, file) = match start {
             Start::Root => (Ino::ROOT, None),
-            Start::Cwd(ino) => (ino, None),
+            Start::Cwd(file) => {
+                open_directory(&file)?;
+                (file.ino(), Some(file))
+            }
             Start::Dir(file) => {
                 file.fs()?;
                 (file.ino(), Some(file))

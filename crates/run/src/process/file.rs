@@ -17,6 +17,13 @@ impl File {
         self.description.ino()
     }
 
+    /// Passes the use of the description to the caller.
+    pub(super) fn keep(self) -> u32 {
+        let number = self.number;
+        std::mem::forget(self);
+        number
+    }
+
     /// The file system of this process, which has the file open from now on.
     pub(crate) fn fs(&self) -> Result<&'static dyn FileSystem> {
         let process = process();

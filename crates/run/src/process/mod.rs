@@ -5,8 +5,8 @@
 //! 1. A process that makes no call on the store connects to nothing.
 //! 2. A child has a connection of its own. It gets one at its first call on the store. A process whose connection
 //!    has ended gets a new one; a call fails if changes are lost with the old one.
-//! 3. A description keeps its file in this process's file system while a descriptor of the process, or a
-//!    call, uses it. It is used in [`Shared`] while a process uses it.
+//! 3. A description keeps its file in this process's file system while a descriptor of the process, its
+//!    working directory, or a call, uses it. It is used in [`Shared`] while a process uses it.
 //!
 //! After a fork other threads do not exist in the child. Calls hold the gate shared and a fork holds it
 //! alone, so that no lock of this library is taken at that moment.
@@ -82,8 +82,6 @@ pub(crate) struct Process {
     has_lost: AtomicBool,
     /// Whether a child that is being made shares the table of descriptors.
     pub(crate) shares_descriptors: AtomicBool,
-    /// Whether the connection has a reference to the working directory.
-    has_cwd: AtomicBool,
     pub(crate) gate: RwLock<()>,
     callers: Callers,
     users_differ: AtomicBool,
@@ -101,6 +99,8 @@ pub(crate) struct Process {
     pub(crate) kernel_files: Mutex<HashMap<u32, Arc<Descriptor>>>,
     /// Held by threads that close or replace descriptors.
     descriptors: Mutex<()>,
+    /// Held by threads that change the working directory.
+    moving: Mutex<()>,
     /// [`Shared::backed`] when this process last looked.
     pub(crate) seen_backed: AtomicU32,
     /// Descriptors on the mount of files that have shared mappings, with their access.
@@ -117,7 +117,8 @@ pub(crate) struct Start {
     pub(crate) memory: u32,
     pub(crate) placeholder: u32,
     pub(crate) custodian: u32,
-    pub(crate) cwd: u64,
+    /// The number and the generation of the working directory, if it is in the store.
+    pub(crate) cwd: Option<(Ino, u64)>,
     /// Descriptors and their descriptions.
     pub(crate) files: Vec<(u32, u32)>,
     /// Descriptors that have the record locks of the process, and the inodes.
@@ -177,7 +178,6 @@ impl Process {
             connecting: Mutex::new(()),
             has_lost: AtomicBool::new(false),
             shares_descriptors: AtomicBool::new(false),
-            has_cwd: AtomicBool::new(false),
             gate: RwLock::new(()),
             callers: Callers::default(),
             users_differ: AtomicBool::new(false),
@@ -188,6 +188,7 @@ impl Process {
             custodian: Custodian(start.custodian),
             kernel_files: Mutex::new(HashMap::new()),
             descriptors: Mutex::new(()),
+            moving: Mutex::new(()),
             seen_backed: AtomicU32::new(0),
             mapped: Mutex::new(HashMap::new()),
             alive,
@@ -207,7 +208,8 @@ impl Process {
                 LOCAL[number as usize].fetch_add(1, Relaxed);
             }
         }
-        process.set_cwd_number(start.cwd);
+        let cwd = start.cwd.map(|inode| process.described(inode));
+        process.set_cwd(cwd.transpose()?);
         PROCESS.set(process).map_err(|_| Errno::ALREADY)?;
         Ok(self::process())
     }
@@ -302,7 +304,6 @@ impl Process {
     /// The next connection has no references. The next use of a description opens its file again.
     fn forget_references(&self) {
         self.paths.clear();
-        self.has_cwd.store(false, Relaxed);
         for local in &LOCAL {
             if local.load(Relaxed) & REFERS != 0 {
                 local.fetch_and(!REFERS, AcqRel);
@@ -430,9 +431,15 @@ impl Process {
         Id { number, generation }
     }
 
-    /// Calls once for each description that has a descriptor.
+    /// The descriptions of the descriptors and of the working directory.
+    fn descriptions(&self) -> impl Iterator<Item = u32> + use<> {
+        let of_files = self.files().map(|(_, number)| number);
+        of_files.chain(self.cwd_number())
+    }
+
+    /// Calls once for each description that has a descriptor, or is the working directory.
     fn each_description(&self, mut call: impl FnMut(u32)) {
-        let mut numbers: Vec<u32> = self.files().map(|(_, number)| number).collect();
+        let mut numbers: Vec<u32> = self.descriptions().collect();
         numbers.sort_unstable();
         numbers.dedup();
         numbers.into_iter().for_each(&mut call);
@@ -462,11 +469,10 @@ impl Process {
             sockets.for_each(crate::own::close);
         }
         self.paths.clear();
-        self.has_cwd.store(false, Relaxed);
         self.forget_credentials();
-        self.files()
-            .for_each(|(_, number)| LOCAL[number as usize].store(0, Relaxed));
-        self.files().for_each(|(_, number)| {
+        self.descriptions()
+            .for_each(|number| LOCAL[number as usize].store(0, Relaxed));
+        self.descriptions().for_each(|number| {
             LOCAL[number as usize].fetch_add(1, Relaxed);
         });
         let mut locks = self.locks_held();
@@ -617,7 +623,11 @@ impl Process {
 
     /// The file of a descriptor, if it is one of the store.
     pub(crate) fn file(&self, fd: u64) -> Option<File> {
-        let entry = table().get(fd as u32 as usize)?;
+        self.file_of(table().get(fd as u32 as usize)?)
+    }
+
+    /// The file whose description, plus 1, an entry has.
+    fn file_of(&self, entry: &AtomicU32) -> Option<File> {
         loop {
             let number = match entry.load(Acquire) {
                 0 | OWN => return None,

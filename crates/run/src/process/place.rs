@@ -1,11 +1,18 @@
 //! The working directory and the umask: those of the process, or of a child of `vfork`.
 //!
+//! A working directory in the store is an open file description without a descriptor: calls and processes share
+//! it, and find another directory that has got its number, as they do for descriptors.
+//!
 //! A child of `vfork` changes its own while other threads of its parent use the parent's.
 
-use super::Process;
+use super::{File, LOCAL, Process};
 use crate::abi::{CWD_REACHES, Surroundings, thread};
-use crate::kernel;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::kernel::{self, Result};
+use std::sync::atomic::{
+    AtomicU32, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use std::sync::{MutexGuard, PoisonError};
 use vfs::Ino;
 
 /// A working directory in the mount, or the mount point itself, that the store has not been asked for.
@@ -16,7 +23,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// The working directory.
 pub(crate) enum Working<'a> {
     /// In the store.
-    Inside(Ino),
+    Inside(File),
     /// Above the mount point, which has this path there.
     Above(&'a [u8]),
     /// In the mount, or the mount point itself: the store has not been asked for it.
@@ -28,14 +35,19 @@ pub(crate) enum Working<'a> {
 impl Surroundings {
     pub(super) fn unknown() -> Self {
         Self {
-            cwd: AtomicU64::new(0),
+            cwd: AtomicU32::new(0),
             outside: AtomicUsize::new(0),
             umask: AtomicU32::new(UNKNOWN),
         }
     }
 
+    /// Takes those of the parent, whose directory has one more user.
     pub(super) fn copy(&self, from: &Self) {
-        self.cwd.store(from.cwd.load(Relaxed), Relaxed);
+        let cwd = from.cwd.load(Relaxed);
+        if cwd != 0 {
+            LOCAL[cwd as usize - 1].fetch_add(1, AcqRel);
+        }
+        self.cwd.store(cwd, Relaxed);
         self.outside.store(from.outside.load(Relaxed), Relaxed);
         self.umask.store(from.umask.load(Relaxed), Relaxed);
     }
@@ -70,39 +82,55 @@ impl Process {
     }
 
     /// The working directory, if it is in the store.
-    pub(crate) fn cwd(&self) -> Option<Ino> {
-        Some(Ino(self.surroundings().cwd.load(Relaxed))).filter(|ino| ino.0 != 0)
+    pub(crate) fn cwd(&self) -> Option<File> {
+        self.file_of(&self.surroundings().cwd)
     }
 
-    /// Sets the working directory; the caller passes a reference to it.
-    pub(crate) fn set_cwd(&self, ino: Option<Ino>) {
-        let old = self.cwd();
-        self.set_cwd_number(ino.map_or(0, |ino| ino.0));
-        // The parent of `vfork` has the old one, and does not learn of the new one.
-        let lost = match thread().fds.load(Relaxed) {
-            0 => {
-                let had_reference = self.has_cwd.swap(ino.is_some(), Relaxed);
-                old.filter(|_| had_reference)
-            }
-            _ => ino,
-        };
-        if let (Some(lost), Some(fs)) = (lost.filter(|ino| *ino != Ino::ROOT), self.connected()) {
-            fs.forget(lost, 1);
-        }
+    /// The description of the working directory, if that is in the store.
+    pub(crate) fn cwd_number(&self) -> Option<u32> {
+        self.surroundings().cwd.load(Acquire).checked_sub(1)
     }
 
-    pub(super) fn set_cwd_number(&self, number: u64) {
-        let outside = match number {
-            0 => self.outside_of_store(),
-            _ => 0,
+    /// Opens a directory of the store, of this number and generation, and makes it the working directory.
+    pub(crate) fn work_in(&self, inode: (Ino, u64)) -> Result<()> {
+        let directory = self.described(inode)?;
+        directory.fs()?;
+        self.set_cwd(Some(directory));
+        Ok(())
+    }
+
+    /// A description of a directory that the file system has not opened yet.
+    pub(super) fn described(&self, inode: (Ino, u64)) -> Result<File> {
+        let number = self.shared.describe(inode, libc::O_PATH as u32, None)?;
+        LOCAL[number as usize].store(1, Release);
+        Ok(File {
+            number,
+            description: self.shared.description(number),
+        })
+    }
+
+    /// Sets the working directory; without one in the store, it is the kernel's.
+    pub(crate) fn set_cwd(&self, directory: Option<File>) {
+        let (entry, outside) = match directory {
+            Some(directory) => (directory.keep() + 1, 0),
+            None => (0, self.outside_of_store()),
         };
         let place = self.surroundings();
-        place.cwd.store(number, Relaxed);
         place.outside.store(outside, Relaxed);
+        let old = place.cwd.swap(entry, AcqRel);
         // All calls of a child of `vfork` are looked at.
         if thread().fds.load(Relaxed) == 0 {
-            CWD_REACHES.store(u32::from(number != 0 || outside != 0), Relaxed);
+            CWD_REACHES.store(u32::from(entry != 0 || outside != 0), Relaxed);
         }
+        if let Some(old) = old.checked_sub(1) {
+            self.drop_user(old);
+        }
+    }
+
+    /// Holds back other threads that change the working directory, here and in the kernel. A child of `vfork` has its own.
+    pub(crate) fn moves(&self) -> Option<MutexGuard<'_, ()>> {
+        let held = || self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        (thread().fds.load(Relaxed) == 0).then(held)
     }
 
     /// Where the kernel's working directory is.
@@ -124,13 +152,13 @@ impl Process {
     pub(crate) fn kernel_is_in_working_directory(&self) -> bool {
         let found = kernel::device_and_inode_of(c".").ok();
         let own = self.mounted().zip(self.cwd());
-        own.is_some_and(|(device, ino)| found == Some((device, ino.0)))
+        own.is_some_and(|(device, cwd)| found == Some((device, cwd.ino().0)))
     }
 
     /// The working directory, for paths that are relative to it.
     pub(crate) fn working(&self) -> Working<'_> {
         match (self.cwd(), self.surroundings().outside.load(Relaxed)) {
-            (Some(ino), _) => Working::Inside(ino),
+            (Some(cwd), _) => Working::Inside(cwd),
             (None, 0) => Working::Elsewhere,
             (None, BELOW) => Working::Unknown,
             (None, bytes) => Working::Above(&self.at[bytes..]),

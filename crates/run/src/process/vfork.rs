@@ -87,6 +87,10 @@ impl Process {
         for fd in crate::own::all() {
             table()[fd as usize].store(0, Relaxed);
         }
+        if let Some(cwd) = self.cwd_number() {
+            thread.surroundings.cwd.store(0, Relaxed);
+            self.drop_user(cwd);
+        }
         thread.fds.store(0, Release);
         give_back_table(used);
     }
