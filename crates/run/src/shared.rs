@@ -266,13 +266,8 @@ impl Shared {
         &self.descriptions[number as usize % DESCRIPTIONS]
     }
 
-    /// Takes a free description for a file, of this number and generation. `ENFILE` if all are in use.
-    pub(crate) fn describe(
-        &self,
-        (ino, ino_generation): (Ino, u64),
-        flags: u32,
-        opened_as: Option<(Ino, &[u8])>,
-    ) -> Result<u32> {
+    /// Takes a free description. `ENFILE` if all are in use.
+    pub(crate) fn reserve(&self) -> Result<u32> {
         let first = self.next.load(Relaxed);
         let mut numbers = (0..DESCRIPTIONS as u32).map(|n| (first + n) % DESCRIPTIONS as u32);
         let is_free = |number: &u32| {
@@ -282,9 +277,21 @@ impl Shared {
         let number = numbers.find(is_free).ok_or(Errno::NFILE)?;
         self.next.store(number, Relaxed);
         let description = self.description(number);
-        let (parent, name) = opened_as.unwrap_or((Ino(0), b""));
         description.generation.fetch_add(1, Relaxed);
         description.set_backing(Backing::None);
+        Ok(number)
+    }
+
+    /// Fills a description that was taken: with a file, of this number and generation.
+    pub(crate) fn describe(
+        &self,
+        number: u32,
+        (ino, ino_generation): (Ino, u64),
+        flags: u32,
+        opened_as: Option<(Ino, &[u8])>,
+    ) {
+        let description = self.description(number);
+        let (parent, name) = opened_as.unwrap_or((Ino(0), b""));
         description.flags.store(flags, Relaxed);
         description.ino.store(ino.0, Relaxed);
         let generation = &description.ino_generation;
@@ -297,7 +304,6 @@ impl Shared {
         for (to, from) in description.name.iter().zip(name) {
             to.store(*from, Relaxed);
         }
-        Ok(number)
     }
 
     /// The known sites of an object.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The parts of `processes.c`.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "first_in_child",
     "beside_threads",
     "signals_at_exec",
@@ -20,6 +20,7 @@ const PARTS: [&str; 10] = [
     "locks_at_exec",
     "crossed_locks",
     "buffers",
+    "limits",
 ];
 
 /// Runs parts of `processes.c` on tmpfs and below the mount point.

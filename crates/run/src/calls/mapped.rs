@@ -59,8 +59,9 @@ pub(crate) fn cut(session: &Session, ino: Ino, dir: Ino, name: &[u8]) -> Result<
     process.count(Reason::SharedMapping);
     let path = locks::mounted_path(process, session.fs, dir, name)?;
     // The name may be another file's by now. The record locks of the process stay when a descriptor of O_PATH is closed.
-    let Ok(fd) = kernel::open(&path, O_PATH | O_NOFOLLOW | O_CLOEXEC) else {
-        return Ok(());
+    let fd = match kernel::open(&path, O_PATH | O_NOFOLLOW | O_CLOEXEC) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        opened => opened?,
     };
     let opened = Descriptor(crate::own::keep(fd)?);
     match kernel::device_and_inode(opened.0)? {

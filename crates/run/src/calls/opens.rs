@@ -4,10 +4,11 @@ use super::mapped::{self, OnMount};
 use super::{Answer, At, Call, Session, Start, Stop};
 use crate::kernel::Result;
 use crate::memory::{self, Text};
-use crate::process::{File, open_flags};
+use crate::process::{File, Reserved, open_flags};
 use crate::shared::Reason;
 use crate::walk::Found;
 use libc::*;
+use std::cell::Cell;
 use vfs::{Attr, Errno, FileType, Ino, NewNode, OpenFlags, perm};
 
 /// `O_LARGEFILE`, which the kernel shows in the flags of each file.
@@ -32,7 +33,7 @@ impl Wanted {
 
     /// The flags of the description.
     fn kept(&self) -> u32 {
-        (self.flags & !OF_OPEN_ONLY) as u32 | LARGE
+        (self.flags & !(OF_OPEN_ONLY | O_CLOEXEC)) as u32 | LARGE
     }
 }
 
@@ -55,73 +56,189 @@ pub(crate) fn open(call: &Call) -> Answer {
     };
     let mode = mode as u32 & 0o7777 & !call.process.umask();
     let wanted = Wanted { flags, mode };
-    let follow = !wanted.has(O_NOFOLLOW) && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL;
-    for _ in 0..ATTEMPTS {
-        let Some(start) = call.start(at)? else {
-            return Err(Stop::Kernel);
-        };
-        if let Start::Named(file) = &start.0 {
-            return open_again(call, file, wanted);
-        }
-        let session = call.session()?;
-        if let Some(opened) = open_known(call, &session, &start, wanted)? {
-            return Ok(opened);
-        }
-        match call.from(&session, start, at, follow, |found| {
-            open_found(call, &session, &found, wanted)
-        }) {
-            Err(Stop::Errno(Errno::EXIST)) if !wanted.has(O_EXCL) => {} // made meanwhile
-            Err(Stop::Errno(Errno::AGAIN)) => return to_mount(call, at),
-            done => return done,
-        }
-    }
-    Err(Errno::EXIST.into())
-}
-
-/// Opens a regular file in a directory to which the path is known to lead.
-fn open_known(
-    call: &Call,
-    session: &Session,
-    start: &(Start, Text),
-    wanted: Wanted,
-) -> Result<Option<u64>> {
-    let is_other = wanted.has(O_EXCL | O_TRUNC | O_PATH | O_DIRECTORY | TMPFILE);
-    let Some((name, version)) = session.known(start).filter(|_| !is_other) else {
-        return Ok(None);
+    let opening = Opening {
+        call,
+        wanted,
+        reserved: Cell::new(None),
     };
-    let access = open_flags(wanted.flags as u32);
-    let opened = session.fs.open_file(&session.cx, name, access);
-    if session.fs.paths_version() != version {
-        if let Ok(Some(attr)) = opened {
-            session.fs.release(attr.ino);
-        }
-        return Ok(None);
-    }
-    match opened {
-        Ok(Some(attr)) => {
-            call.process.count(Reason::Answered);
-            let name = Some((name.dir, name.name));
-            finish(call, session, (attr.ino, attr.generation), wanted, name).map(Some)
-        }
-        Ok(None) => Ok(None),
-        Err(Errno::NOENT) if wanted.has(O_CREAT) => Ok(None),
-        Err(errno) => Err(errno),
-    }
+    let follow = !wanted.has(O_NOFOLLOW) && flags & (O_CREAT | O_EXCL) != O_CREAT | O_EXCL;
+    opening.path(at, follow)
 }
 
-/// Opens an open file again, with an offset of its own.
-fn open_again(call: &Call, file: &File, wanted: Wanted) -> Answer {
-    let session = call.session()?;
-    let attr = file.fs()?.getattr(&session.cx, file.ino())?;
-    if wanted.has(O_NOFOLLOW) && !wanted.has(O_PATH) {
-        return Err(Errno::LOOP.into());
+/// An open under way.
+struct Opening<'c> {
+    call: &'c Call,
+    wanted: Wanted,
+    /// The descriptor, taken in advance by an open that may make or cut a file.
+    reserved: Cell<Option<Reserved>>,
+}
+
+impl Opening<'_> {
+    fn reserve(&self) -> Result<Reserved> {
+        self.call.process.reserve(self.wanted.has(O_CLOEXEC))
     }
-    let name = file.description.opened_as();
-    let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
-    open_inode(call, &session, &attr, wanted, name, || {
-        let on_mount = OnMount::of_mapped(call.process, file);
-        on_mount.map_or(Ok(()), |on_mount| on_mount.set_size(0))
-    })
+
+    /// Takes the descriptor if the open may make or cut a file.
+    fn reserve_in_advance(&self) -> Result<()> {
+        if self.wanted.has(O_CREAT | O_TRUNC | TMPFILE) {
+            let reserved = self.reserved.take().map_or_else(|| self.reserve(), Ok)?;
+            self.reserved.set(Some(reserved));
+        }
+        Ok(())
+    }
+
+    /// Opens the file to which the path of the call leads.
+    fn path(&self, at: At, follow: bool) -> Answer {
+        let call = self.call;
+        for _ in 0..ATTEMPTS {
+            let Some(start) = call.start(at)? else {
+                return Err(Stop::Kernel);
+            };
+            self.reserve_in_advance()?;
+            if let Start::Named(file) = &start.0 {
+                return self.again(file);
+            }
+            let session = call.session()?;
+            if let Some(opened) = self.known(&session, &start)? {
+                return Ok(opened);
+            }
+            match call.from(&session, start, at, follow, |found| {
+                self.found(&session, &found)
+            }) {
+                Err(Stop::Errno(Errno::EXIST)) if !self.wanted.has(O_EXCL) => {} // made meanwhile
+                Err(Stop::Errno(Errno::AGAIN)) => return to_mount(call, at),
+                done => return done,
+            }
+        }
+        Err(Errno::EXIST.into())
+    }
+
+    /// Opens a regular file in a directory to which the path is known to lead.
+    fn known(&self, session: &Session, start: &(Start, Text)) -> Result<Option<u64>> {
+        let wanted = self.wanted;
+        let is_other = wanted.has(O_EXCL | O_TRUNC | O_PATH | O_DIRECTORY | TMPFILE);
+        let Some((name, version)) = session.known(start).filter(|_| !is_other) else {
+            return Ok(None);
+        };
+        let access = open_flags(wanted.flags as u32);
+        let opened = session.fs.open_file(&session.cx, name, access);
+        if session.fs.paths_version() != version {
+            if let Ok(Some(attr)) = opened {
+                session.fs.release(attr.ino);
+            }
+            return Ok(None);
+        }
+        match opened {
+            Ok(Some(attr)) => {
+                self.call.process.count(Reason::Answered);
+                self.finish(session, &attr, Some((name.dir, name.name)))
+                    .map(Some)
+            }
+            Ok(None) => Ok(None),
+            Err(Errno::NOENT) if wanted.has(O_CREAT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Opens an open file again, with an offset of its own.
+    fn again(&self, file: &File) -> Answer {
+        let session = self.call.session()?;
+        let attr = file.fs()?.getattr(&session.cx, file.ino())?;
+        if self.wanted.has(O_NOFOLLOW) && !self.wanted.has(O_PATH) {
+            return Err(Errno::LOOP.into());
+        }
+        let name = file.description.opened_as();
+        let name = name.as_ref().map(|(dir, name)| (*dir, &name[..]));
+        self.inode(&session, &attr, name, || {
+            let on_mount = OnMount::of_mapped(self.call.process, file);
+            on_mount.map_or(Ok(()), |on_mount| on_mount.set_size(0))
+        })
+    }
+
+    fn found(&self, session: &Session, found: &Found<'_>) -> Answer {
+        let Some((_, attr)) = &found.node else {
+            return self.create(session, found);
+        };
+        let name = (!found.name.is_empty()).then(|| (found.dir.ino(), &found.name[..]));
+        self.inode(session, attr, name, || {
+            mapped::cut(session, attr.ino, found.dir.ino(), &found.name)
+        })
+    }
+
+    /// Opens an inode that is there. `cut`: cuts it to nothing on the mount, if it has a shared mapping.
+    fn inode(
+        &self,
+        session: &Session,
+        attr: &Attr,
+        name: Option<(Ino, &[u8])>,
+        cut: impl FnOnce() -> Result<()>,
+    ) -> Answer {
+        let (fs, wanted) = (&session.fs, self.wanted);
+        if wanted.has(O_CREAT) && wanted.has(O_EXCL) {
+            return Err(Errno::EXIST.into());
+        }
+        let is_path = wanted.has(O_PATH);
+        match attr.kind {
+            FileType::Directory if wanted.has(O_CREAT) => return Err(Errno::ISDIR.into()),
+            FileType::Directory => {}
+            // `O_TMPFILE` has this bit, too.
+            _ if wanted.has(O_DIRECTORY) => return Err(Errno::NOTDIR.into()),
+            FileType::Symlink if !is_path => return Err(Errno::LOOP.into()),
+            FileType::Symlink | FileType::Regular => {}
+            _ => return Err(Errno::AGAIN.into()),
+        }
+        if wanted.has(TMPFILE) {
+            let made = fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
+            return self.made(session, &made, None);
+        }
+        let mut access = open_flags(wanted.flags as u32);
+        access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC) && !is_path);
+        if access.contains(OpenFlags::TRUNCATE) {
+            perm::may_open(&session.cx, attr, access)?;
+            cut()?;
+        }
+        match is_path {
+            true => fs.open(&session.process.permitted()?, attr.ino, access)?,
+            false => fs.open(&session.cx, attr.ino, access)?,
+        }
+        Ok(self.finish(session, attr, name)?)
+    }
+
+    fn create(&self, session: &Session, found: &Found<'_>) -> Answer {
+        if !self.wanted.has(O_CREAT) || self.wanted.has(O_PATH) {
+            return Err(Errno::NOENT.into());
+        }
+        if found.has_slash {
+            return Err(Errno::ISDIR.into());
+        }
+        let name = vfs::Name::new(found.dir.ino(), &found.name);
+        let made = session
+            .fs
+            .make(&session.cx, name, &NewNode::file(self.wanted.mode))?;
+        self.made(session, &made, Some((name.dir, name.name)))
+    }
+
+    /// Opens a file that this call has made, whatever its mode permits.
+    fn made(&self, session: &Session, made: &Attr, name: Option<(Ino, &[u8])>) -> Answer {
+        let access = open_flags(self.wanted.flags as u32);
+        let opened = session
+            .fs
+            .open(&session.process.permitted()?, made.ino, access);
+        session.fs.forget(made.ino, 1);
+        opened?;
+        Ok(self.finish(session, made, name)?)
+    }
+
+    /// The descriptor of a file that the file system has opened.
+    fn finish(&self, session: &Session, attr: &Attr, name: Option<(Ino, &[u8])>) -> Result<u64> {
+        let reserved = match self.reserved.take() {
+            Some(reserved) => reserved,
+            None => self
+                .reserve()
+                .inspect_err(|_| session.fs.release(attr.ino))?,
+        };
+        Ok(reserved.open((attr.ino, attr.generation), self.wanted.kept(), name))
+    }
 }
 
 /// Opens a node that is neither file nor directory: the kernel's, if the store is mounted.
@@ -132,108 +249,4 @@ fn to_mount(call: &Call, at: At) -> Answer {
     }
     call.process.count(Reason::Other);
     call.elsewhere(at, path)
-}
-
-fn open_found(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
-    let Some((_, attr)) = &found.node else {
-        return create(call, session, found, wanted);
-    };
-    let name = (!found.name.is_empty()).then(|| (found.dir.ino(), &found.name[..]));
-    open_inode(call, session, attr, wanted, name, || {
-        mapped::cut(session, attr.ino, found.dir.ino(), &found.name)
-    })
-}
-
-/// Opens an inode that is there. `cut`: cuts it to nothing on the mount, if it has a shared mapping.
-fn open_inode(
-    call: &Call,
-    session: &Session,
-    attr: &Attr,
-    wanted: Wanted,
-    name: Option<(Ino, &[u8])>,
-    cut: impl FnOnce() -> Result<()>,
-) -> Answer {
-    let fs = &session.fs;
-    if wanted.has(O_CREAT) && wanted.has(O_EXCL) {
-        return Err(Errno::EXIST.into());
-    }
-    let is_path = wanted.has(O_PATH);
-    match attr.kind {
-        FileType::Directory if wanted.has(O_CREAT) => return Err(Errno::ISDIR.into()),
-        FileType::Directory => {}
-        // `O_TMPFILE` has this bit, too.
-        _ if wanted.has(O_DIRECTORY) => return Err(Errno::NOTDIR.into()),
-        FileType::Symlink if !is_path => return Err(Errno::LOOP.into()),
-        FileType::Symlink | FileType::Regular => {}
-        _ => return Err(Errno::AGAIN.into()),
-    }
-    if wanted.has(TMPFILE) {
-        let made = fs.tmpfile(&session.cx, attr.ino, wanted.mode)?;
-        return open_made(call, session, &made, wanted, None);
-    }
-    let mut access = open_flags(wanted.flags as u32);
-    access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC) && !is_path);
-    if access.contains(OpenFlags::TRUNCATE) {
-        perm::may_open(&session.cx, attr, access)?;
-        cut()?;
-    }
-    match is_path {
-        true => fs.open(&session.process.permitted()?, attr.ino, access)?,
-        false => fs.open(&session.cx, attr.ino, access)?,
-    }
-    let inode = (attr.ino, attr.generation);
-    Ok(finish(call, session, inode, wanted, name)?)
-}
-
-fn create(call: &Call, session: &Session, found: &Found<'_>, wanted: Wanted) -> Answer {
-    if !wanted.has(O_CREAT) || wanted.has(O_PATH) {
-        return Err(Errno::NOENT.into());
-    }
-    if found.has_slash {
-        return Err(Errno::ISDIR.into());
-    }
-    let name = vfs::Name::new(found.dir.ino(), &found.name);
-    let made = session
-        .fs
-        .make(&session.cx, name, &NewNode::file(wanted.mode))?;
-    open_made(call, session, &made, wanted, Some((name.dir, name.name)))
-}
-
-/// Opens a file that this call has made, whatever its mode permits.
-fn open_made(
-    call: &Call,
-    session: &Session,
-    made: &Attr,
-    wanted: Wanted,
-    name: Option<(Ino, &[u8])>,
-) -> Answer {
-    let access = open_flags(wanted.flags as u32);
-    let opened = session
-        .fs
-        .open(&session.process.permitted()?, made.ino, access);
-    session.fs.forget(made.ino, 1);
-    opened?;
-    Ok(finish(
-        call,
-        session,
-        (made.ino, made.generation),
-        wanted,
-        name,
-    )?)
-}
-
-fn finish(
-    call: &Call,
-    session: &Session,
-    inode: (Ino, u64),
-    wanted: Wanted,
-    name: Option<(Ino, &[u8])>,
-) -> Result<u64> {
-    let cloexec = (wanted.flags & O_CLOEXEC) as u32;
-    let opened = call.process.open(inode, wanted.kept() | cloexec, name);
-    // A description that was made has given the file back itself.
-    if opened == Err(Errno::NFILE) {
-        session.fs.release(inode.0);
-    }
-    opened
 }

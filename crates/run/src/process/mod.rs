@@ -14,11 +14,13 @@
 mod callers;
 mod file;
 mod place;
+mod reserved;
 mod vfork;
 
 pub(crate) use callers::Caller;
 pub(crate) use file::{File, open_flags};
 pub(crate) use place::Working;
+pub(crate) use reserved::Reserved;
 
 use crate::Backend;
 use crate::abi::{FD_LIMIT, FDS, HAS_FILES, OWN, Surroundings, thread};
@@ -484,34 +486,6 @@ impl Process {
             }
             LockOf::Description(_) => true,
         });
-    }
-
-    /// Opens a description for a file that the file system has open, of this number and generation, and gives it a
-    /// descriptor.
-    pub(crate) fn open(
-        &self,
-        inode: (Ino, u64),
-        flags: u32,
-        opened_as: Option<(Ino, &[u8])>,
-    ) -> Result<u64> {
-        let number = self
-            .shared
-            .describe(inode, flags & !(libc::O_CLOEXEC as u32), opened_as)?;
-        LOCAL[number as usize].store(1 | REFERS, Release);
-        let fd = kernel::duplicate(self.placeholder, 0, flags & libc::O_CLOEXEC as u32 != 0);
-        match fd {
-            Ok(fd) if (fd as usize) < FD_LIMIT => {
-                self.note(fd, number);
-                Ok(fd.into())
-            }
-            other => {
-                if let Ok(fd) = other {
-                    let _ = kernel::close(fd);
-                }
-                self.drop_user(number);
-                Err(other.err().unwrap_or(Errno::MFILE))
-            }
-        }
     }
 
     fn note(&self, fd: u32, number: u32) {

@@ -101,7 +101,9 @@ impl Process {
 
     /// A description of a directory that the file system has not opened yet.
     pub(super) fn described(&self, inode: (Ino, u64)) -> Result<File> {
-        let number = self.shared.describe(inode, libc::O_PATH as u32, None)?;
+        let number = self.shared.reserve()?;
+        let flags = libc::O_PATH as u32;
+        self.shared.describe(number, inode, flags, None);
         LOCAL[number as usize].store(1, Release);
         Ok(File {
             number,

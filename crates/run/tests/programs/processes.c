@@ -503,6 +503,39 @@ static void scripts(void)
     SHOW(unlink("script"));
 }
 
+/* An open without a descriptor neither makes nor cuts a file. */
+static void limits(void)
+{
+    int copies[64], count = 0;
+    struct stat found;
+    SHOW(mkdir("few", 0755));
+    int fd = open("full", O_RDWR | O_CREAT, 0644);
+    SHOW(write(fd, "text", 4));
+    struct rlimit few = {64, 64};
+    SHOW(setrlimit(RLIMIT_NOFILE, &few));
+    while (count < 64 && (copies[count] = dup(fd)) >= 0)
+        count++;
+    SHOW(open("new", O_WRONLY | O_CREAT, 0644));
+    SHOW(open("full", O_WRONLY | O_TRUNC));
+    SHOW(open("full", O_RDONLY));
+    SHOW(open("few", O_RDWR | O_TMPFILE, 0600));
+    SHOW(creat("few/new", 0644));
+    SHOW(access("new", F_OK));
+    SHOW(stat("full", &found));
+    SHOW(found.st_size);
+    SHOW(close(copies[--count]));
+    SHOW(open("new", O_WRONLY | O_CREAT | O_EXCL, 0644) == copies[count]);
+    SHOW(open("more", O_WRONLY | O_CREAT | O_EXCL, 0644));
+    SHOW(close(copies[count]));
+    SHOW(open("missing/new", O_WRONLY | O_CREAT, 0644));
+    SHOW(open("full", O_WRONLY | O_CREAT | O_EXCL, 0644));
+    SHOW(open("full", O_RDONLY) == copies[count]);
+    SHOW(rmdir("few"));
+    SHOW(unlink("full"));
+    SHOW(unlink("new"));
+    SHOW(unlink("more"));
+}
+
 int main(int count, char **arguments)
 {
     self = "/proc/self/exe";
@@ -523,6 +556,7 @@ int main(int count, char **arguments)
         {"signals_at_fork", signals_at_fork}, {"users", users},
         {"on_other_stack", on_other_stack}, {"locks", locks}, {"locks_at_exec", locks_at_exec},
         {"crossed_locks", crossed_locks}, {"buffers", buffers},
+        {"limits", limits},
         {"scripts", scripts}, {"messages", messages}, {"pipes_with_names", pipes_with_names},
     };
     for (unsigned n = 0; n < sizeof parts / sizeof *parts; n++)
