@@ -8,6 +8,7 @@ use crate::memory;
 use crate::process::{File, process};
 use crate::raw;
 use libc::*;
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::Errno;
 
 /// Most bytes of a call, as in the kernel: a file that is copied to its own end has no end.
@@ -58,6 +59,9 @@ pub(crate) fn copy(call: &Call) -> Answer {
     }
     let len = len.min(MOST);
     find_end_of_session(call, [&from, &to])?;
+    if call.number == SYS_copy_file_range && overlaps(call, &from, &to, len)? {
+        return Err(Errno::INVAL.into());
+    }
     let mut part = vec![0_u8; PART.min(len as usize)];
     let mut copied = 0_u64;
     while copied < len {
@@ -88,6 +92,21 @@ fn find_end_of_session(call: &Call, sides: [&Side; 2]) -> Result<()> {
     })
 }
 
+/// Whether a copy inside of one file would write what it has still to read.
+fn overlaps(call: &Call, from: &Side, to: &Side, len: u64) -> Result<bool> {
+    let (Some(one), Some(other)) = (&from.file, &to.file) else {
+        return Ok(false);
+    };
+    if one.ino() != other.ino() {
+        return Ok(false);
+    }
+    let _calls = call.process.gate.read();
+    let size = one.fs()?.getattr(&*call.process.cx()?, one.ino())?.size;
+    let (start, target) = (from.position(one)?, to.position(other)?);
+    let len = len.min(size.saturating_sub(start));
+    Ok(start < target.saturating_add(len) && target < start.saturating_add(len))
+}
+
 /// Reads once, and writes what was read. Bytes that cannot be written are not consumed.
 fn copy_part(call: &Call, from: &Side, to: &Side, part: &mut [u8]) -> Answer {
     let start = from.offset()?;
@@ -113,6 +132,17 @@ impl Side {
                 offset if i64::try_from(offset).is_ok() => Ok(Some(offset)),
                 _ => Err(Errno::INVAL),
             },
+        }
+    }
+
+    /// The offset at which the next transfer begins.
+    fn position(&self, file: &File) -> Result<u64> {
+        if let Some(given) = self.offset()? {
+            return Ok(given);
+        }
+        match backed::offset(process(), file)? {
+            Offset::Kernel(own) => kernel::seek(own.0, 0, SEEK_CUR),
+            Offset::Here(_held) => Ok(file.description.offset.load(Relaxed)),
         }
     }
 
@@ -163,7 +193,7 @@ impl Side {
                 Offset::Kernel(own) => kernel::seek(own.0, -(bytes as i64), SEEK_CUR).map(drop),
                 Offset::Here(_held) => {
                     let offset = &file.description.offset;
-                    offset.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
+                    offset.fetch_sub(bytes, Relaxed);
                     Ok(())
                 }
             },

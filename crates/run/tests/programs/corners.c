@@ -498,6 +498,16 @@ static void starts(void)
     SHOW(chdir(".."));
     SHOW(lseek(fd, 0, SEEK_SET));
     SHOW(copy_file_range(fd, NULL, copy, NULL, 4, 1));
+    off_t first = 0, second = 2;
+    SHOW(copy_file_range(fd, &first, fd, &second, 4, 0));
+    SHOW(copy_file_range(fd, &second, fd, &first, 4, 0));
+    SHOW(copy_file_range(fd, NULL, fd, &second, 2, 0));
+    SHOW(second);
+    SHOW(lseek(fd, 3, SEEK_SET));
+    SHOW(copy_file_range(fd, NULL, fd, &first, 10, 0));
+    SHOW(first);
+    SHOW(lseek(fd, 0, SEEK_SET));
+    SHOW(copy_file_range(fd, NULL, fd, NULL, 1, 0));
     SHOW(fcntl(copy, F_SETFL, O_APPEND));
     SHOW(copy_file_range(fd, NULL, copy, NULL, 4, 0));
     SHOW(sendfile(copy, fd, NULL, 4));
