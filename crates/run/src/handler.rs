@@ -153,6 +153,8 @@ const TABLE: &[(u8, &[i64])] = &[
             SYS_io_setup,
             SYS_sendmsg,
             SYS_sync,
+            SYS_setrlimit,
+            SYS_prlimit64,
         ],
     ),
     (EXIT, &[SYS_exit]),
@@ -331,6 +333,11 @@ fn by_the_store(call: &Call) -> calls::Answer {
                 SYS_setfsuid | SYS_setfsgid => call.process.separate_users(), // of this thread only
                 _ => call.process.forget_credentials(),
             }
+            Ok(done)
+        }
+        SYS_setrlimit | SYS_prlimit64 => {
+            let done = call.pass()?;
+            call.process.learn_size_limit();
             Ok(done)
         }
         SYS_sendmsg => descriptors::send(call),

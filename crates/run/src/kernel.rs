@@ -341,6 +341,15 @@ pub(crate) fn process_id() -> u32 {
     plain(libc::SYS_getpid, [0; 6]).unwrap_or(0) as u32
 }
 
+/// A limit of the process: what it can reach without more rights.
+pub(crate) fn limit(which: libc::__rlimit_resource_t) -> Result<u64> {
+    let mut limits = [0_u64; 2];
+    let args = [0, which.into(), 0, limits.as_mut_ptr() as u64, 0, 0];
+    // SAFETY: the kernel writes two numbers.
+    result(unsafe { syscall(libc::SYS_prlimit64, args) })?;
+    Ok(limits[0])
+}
+
 /// Whether a thread of this id exists.
 pub(crate) fn thread_exists(id: u32) -> bool {
     plain(libc::SYS_tkill, [id.into(), 0, 0, 0, 0, 0]) != Err(Errno::SRCH)

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The parts of `processes.c`.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "first_in_child",
     "beside_threads",
     "signals_at_exec",
@@ -21,6 +21,7 @@ const PARTS: [&str; 11] = [
     "crossed_locks",
     "buffers",
     "limits",
+    "sizes",
 ];
 
 /// Runs parts of `processes.c` on tmpfs and below the mount point.

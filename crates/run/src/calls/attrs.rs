@@ -249,6 +249,9 @@ fn set_at(call: &Call, at: At, flags: i32, wanted: SetAttr) -> Answer {
         if attr.kind == FileType::Symlink && wanted.perm.is_some() {
             return Err(Errno::OPNOTSUPP.into());
         }
+        if let Some(size) = wanted.size {
+            call.process.may_resize(attr.size, size)?;
+        }
         set(session, attr.ino, &wanted)
     })
 }

@@ -253,6 +253,22 @@ fn write_at(contents: &Contents<'_>, offset: u64, buffers: &[(u64, usize)]) -> R
     Ok(moved)
 }
 
+/// The buffers up to the limit of the sizes of files.
+fn below_limit<'b>(
+    process: &Process,
+    offset: u64,
+    buffers: &'b [(u64, usize)],
+) -> Result<Cow<'b, [(u64, usize)]>> {
+    let len = buffers.iter().map(|(_, len)| *len as u64).sum();
+    let mut left = process.below_limit(offset, len)? as usize;
+    let parts = buffers.iter().map(|&(address, len)| {
+        let len = len.min(left);
+        left -= len;
+        (address, len)
+    });
+    Ok(Cow::Owned(parts.collect()))
+}
+
 /// Writes the buffers.
 pub(crate) fn write(
     process: &Process,
@@ -271,7 +287,13 @@ pub(crate) fn write(
         Ok(moved)
     };
     at_offset(process, file, given, at_own, |offset| {
-        let (offset, moved) = match file.has(O_APPEND) {
+        let appends = file.has(O_APPEND);
+        let buffers = &*match process.limits_sizes() {
+            true if appends => below_limit(process, contents.size()?, buffers)?,
+            true => below_limit(process, offset, buffers)?,
+            false => Cow::Borrowed(buffers),
+        };
+        let (offset, moved) = match appends {
             true => contents.append(&gathered(buffers)?)?,
             false => (offset, write_at(&contents, offset, buffers)?),
         };
@@ -340,7 +362,13 @@ pub(crate) fn change(call: &Call) -> Answer {
             let len = u64::try_from(call.args[3] as i64).map_err(|_| Errno::INVAL)?;
             match OnMount::of_mapped(call.process, &file) {
                 Some(on_mount) => on_mount.allocate(call.int(1), off, len)?,
-                None => fs.fallocate(&cx, file.ino(), kind, off, len)?,
+                None => {
+                    if call.int(1) & FALLOC_FL_KEEP_SIZE == 0 {
+                        let size = fs.getattr(&cx, file.ino())?.size;
+                        call.process.may_resize(size, off.saturating_add(len))?;
+                    }
+                    fs.fallocate(&cx, file.ino(), kind, off, len)?;
+                }
             }
         }
         SYS_fsync | SYS_fdatasync => {
@@ -361,6 +389,7 @@ pub(crate) fn change(call: &Call) -> Answer {
 fn set_size(process: &Process, fs: &dyn FileSystem, file: &File, size: u64) -> Result<()> {
     let cx = process.cx()?;
     let attr = fs.getattr(&cx, file.ino())?;
+    process.may_resize(attr.size, size)?;
     let perm = perm::perm_after_write(&cx, &attr);
     let set = SetAttr {
         size: Some(size),

@@ -13,6 +13,7 @@
 
 mod callers;
 mod file;
+mod limit;
 mod place;
 mod reserved;
 mod vfork;
@@ -34,7 +35,7 @@ use std::ffi::CString;
 use std::hash::Hash;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -89,6 +90,8 @@ pub(crate) struct Process {
     users_differ: AtomicBool,
     /// Those of the process itself.
     own_surroundings: Surroundings,
+    /// No file may be larger; `u64::MAX` without a limit.
+    size_limit: AtomicU64,
     /// Where paths have led.
     pub(crate) paths: Paths,
     /// No descriptor of the store is greater.
@@ -184,6 +187,7 @@ impl Process {
             callers: Callers::default(),
             users_differ: AtomicBool::new(false),
             own_surroundings: Surroundings::unknown(),
+            size_limit: AtomicU64::new(u64::MAX),
             paths: Paths::default(),
             highest: AtomicU32::new(0),
             locks: Mutex::new(HashMap::new()),
@@ -210,6 +214,7 @@ impl Process {
                 LOCAL[number as usize].fetch_add(1, Relaxed);
             }
         }
+        process.learn_size_limit();
         let cwd = start.cwd.map(|inode| process.described(inode));
         process.set_cwd(cwd.transpose()?);
         PROCESS.set(process).map_err(|_| Errno::ALREADY)?;

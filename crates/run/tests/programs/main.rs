@@ -223,6 +223,11 @@ fn buffers_may_be_larger_than_files() {
     compare_part("buffers");
 }
 
+#[test]
+fn files_are_not_larger_than_the_limit() {
+    compare_part("sizes");
+}
+
 /// `SEGV_PKUERR` is 4.
 #[test]
 fn a_stray_store_into_the_store_kills_and_calls_in_handlers_store() {

@@ -536,6 +536,54 @@ static void limits(void)
     SHOW(unlink("more"));
 }
 
+/* The limit of the sizes of files. */
+static void sizes(void)
+{
+    enum { LIMIT = 1 << 20 };
+    static char bytes[LIMIT + 100];
+    struct iovec parts[2] = {{bytes, 50}, {bytes, 100}};
+    struct stat found;
+    struct rlimit limit = {LIMIT, LIMIT};
+    int fd = open("limited", O_RDWR | O_CREAT, 0644);
+    int end = open("limited", O_WRONLY | O_APPEND);
+    SHOW(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    SHOW(setrlimit(RLIMIT_FSIZE, &limit));
+    SHOW(write(fd, bytes, LIMIT - 100));
+    SHOW(writev(end, parts, 2));
+    SHOW(writev(end, parts, 2));
+    SHOW(write(end, bytes, 0));
+    SHOW(pwrite(fd, bytes, 100, LIMIT - 50));
+    SHOW(pwrite(fd, bytes, 100, LIMIT));
+    SHOW(pwrite(fd, bytes, 1, LIMIT + 50));
+    SHOW(ftruncate(fd, LIMIT + 1));
+    SHOW(truncate("limited", LIMIT + 1));
+    SHOW(fallocate(fd, 0, LIMIT, 1));
+    SHOW(fstat(fd, &found));
+    SHOW(found.st_size);
+    SHOW(ftruncate(fd, 0));
+    SHOW(ftruncate(fd, LIMIT));
+    SHOW(truncate("limited", 0));
+    SHOW(spawned("head -c 2000000 /dev/zero 2>&1 >limited; echo $?", NULL));
+    SHOW(stat("limited", &found));
+    SHOW(found.st_size);
+    SHOW(signal(SIGXFSZ, SIG_DFL) != SIG_ERR);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit none = {0, 0};
+        SHOW(write(open("kept", O_WRONLY | O_CREAT, 0644), "text", 4));
+        fflush(stdout);
+        setrlimit(RLIMIT_FSIZE, &none);
+        write(fd, bytes, 1);
+        _exit(1);
+    }
+    int status = status_of(child);
+    SHOW(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    SHOW(stat("kept", &found));
+    SHOW(found.st_size);
+    SHOW(unlink("kept"));
+    SHOW(unlink("limited"));
+}
+
 int main(int count, char **arguments)
 {
     self = "/proc/self/exe";
@@ -556,7 +604,7 @@ int main(int count, char **arguments)
         {"signals_at_fork", signals_at_fork}, {"users", users},
         {"on_other_stack", on_other_stack}, {"locks", locks}, {"locks_at_exec", locks_at_exec},
         {"crossed_locks", crossed_locks}, {"buffers", buffers},
-        {"limits", limits},
+        {"limits", limits}, {"sizes", sizes},
         {"scripts", scripts}, {"messages", messages}, {"pipes_with_names", pipes_with_names},
     };
     for (unsigned n = 0; n < sizeof parts / sizeof *parts; n++)
