@@ -7,7 +7,8 @@
 use crate::call::{CallError, call, calls, text};
 use crate::thread::Thread;
 use libc::{c_char, c_int, c_void};
-use medium::{Pmem, WORD_BYTES};
+use medium::{LINE_BYTES, Pmem};
+use mnemosyne::heap::usable_size;
 use mnemosyne::tx::{Interrupted, Space};
 use std::ptr::null_mut;
 
@@ -40,9 +41,8 @@ impl Thread {
         let off = self.session.tx().alloc(len)?;
         self.session.tx().may_fill()?;
         if self.depth > 0 {
-            // The block has its last word to itself.
-            self.blocks
-                .add(self.program.base + off, len.next_multiple_of(WORD_BYTES));
+            // The program may use the whole block: what was asked for may become longer in place.
+            self.blocks.add(self.program.base + off, usable_size(len));
         }
         Ok(off)
     }
@@ -231,8 +231,9 @@ fn resize(thread: &mut Thread, len: u64, place: u64) -> Result<*mut c_void, Call
                 Err(why) => return Ok(Err(why)),
             };
             was = thread.session.tx().size_of(off)?;
-            // A block that shrinks to no less than half stays where it is.
-            if len <= was && len >= was / 2 {
+            // A block that keeps at least half of its bytes stays where it is, if the new size permits the place.
+            let is_aligned = !len.is_multiple_of(LINE_BYTES) || off.is_multiple_of(LINE_BYTES);
+            if len <= was && len >= was / 2 && is_aligned {
                 return Ok(Ok(block as *mut c_void));
             }
             old = Some(off);

@@ -1,6 +1,7 @@
 /* All calls of the heap, inside and outside of transactions. */
 #include "check.h"
 #include <errno.h>
+#include <stdint.h>
 #include <selvedge/short.h>
 
 struct roots {
@@ -122,6 +123,50 @@ static void filled(void)
     CHECK(pfree(&words) == 0);
 }
 
+/* A block that has become longer in its place is all of the transaction. */
+static void longer_inside(void)
+{
+    static char text[200];
+    memset(text, 'A', sizeof text);
+    char seen = 0, *before = NULL;
+    patomic {
+        before = pmalloc(5000, &roots.c);
+        memset(roots.c, '.', 5000);
+        prealloc(8000, &roots.c);
+        memcpy(roots.c + 4900, text, 200);
+        seen = roots.c[4950];
+        roots.c[4960] = 'Z';
+    }
+    CHECK(roots.c == before && seen == 'A');
+    CHECK(roots.c[4899] == '.' && is_all(roots.c + 4900, 'A', 60) && roots.c[4960] == 'Z');
+    CHECK(is_all(roots.c + 4961, 'A', 139) && pfree(&roots.c) == 0);
+    patomic {
+        pmalloc(20, &roots.c);
+        size_t all = pmalloc_usable_size(roots.c);
+        memset(roots.c, '.', all);
+        memcpy(roots.c + 16, text, 12);
+        seen = roots.c[18];
+        roots.c[19] = 'Z';
+    }
+    CHECK(seen == 'A' && roots.c[19] == 'Z' && roots.c[20] == 'A' && pfree(&roots.c) == 0);
+}
+
+/* The address is a multiple of 64 if the new size is. */
+static void aligned(void)
+{
+    static const size_t sizes[][2] = {{100, 64}, {150, 128}, {1300, 1280}, {48, 64}, {5000, 6400}};
+    char *blocks[8] = {NULL};
+    for (int n = 0; n < 5; n++) {
+        for (int block = 0; block < 8; block++) {
+            CHECK(pmalloc_set(sizes[n][0], &blocks[block], 'a') != NULL);
+            CHECK((uintptr_t)prealloc(sizes[n][1], &blocks[block]) % 64 == 0);
+            CHECK(is_all(blocks[block], 'a', sizes[n][0] < sizes[n][1] ? sizes[n][0] : sizes[n][1]));
+        }
+        for (int block = 0; block < 8; block++)
+            CHECK(pfree(&blocks[block]) == 0);
+    }
+}
+
 static void cancelled_inside(void)
 {
     /* The cancel of an inner transaction undoes its stores to a block of the outer one. */
@@ -181,6 +226,7 @@ static void inside(void)
     }
     CHECK(roots.a[99] == 1 && is_all(roots.b, 'y', 100) && is_all(mine, 0, 100));
     filled();
+    longer_inside();
     cancelled_inside();
     memset(roots.large, 3, 8 << 20);
     refused_inside();
@@ -243,6 +289,7 @@ int main(void)
         outside();
         inside();
         named();
+        aligned();
     }
     int counted = messages;
     selvedge_set_message_hook(NULL, NULL);

@@ -49,6 +49,14 @@ struct Shared<S: Space> {
     index: Mutex<Index>,
 }
 
+/// The bytes of the block that an allocation of so many bytes gets.
+pub fn usable_size(bytes: u64) -> u64 {
+    match Class::of(bytes) {
+        Some(class) => class.size(),
+        None => bytes.next_multiple_of(PAGE_BYTES),
+    }
+}
+
 impl<S: Space> Clone for Heap<S> {
     fn clone(&self) -> Self {
         let shared = self.shared.clone();
