@@ -166,7 +166,7 @@ __attribute__((error("SELVEDGE_ATOMIC needs gcc, with -fgnu-tm"))) int selvedge_
 /* The library replaces these functions of <string.h> inside a block: strlen, strnlen, strcmp,
  * strncmp, memcmp, strcpy, strncpy, strcat, strdup, strndup, and in C memchr. Memory of strdup and
  * strndup is freed if the block fails. (gcc makes memcpy, memmove, memset, malloc, calloc and free
- * parts of a block by itself.) */
+ * parts of a block by itself; with _FORTIFY_SOURCE the library replaces the first three.) */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CHECKER__)
 #ifdef __cplusplus
 #define SELVEDGE_NOTHROW noexcept
@@ -188,6 +188,11 @@ SELVEDGE_IN_BLOCK(char *, strncpy, (char *to, const char *from, size_t most));
 SELVEDGE_IN_BLOCK(char *, strcat, (char *to, const char *from));
 #ifndef __cplusplus /* where it is two functions */
 SELVEDGE_IN_BLOCK(void *, memchr, (const void *bytes, int byte, size_t most));
+#endif
+#if __USE_FORTIFY_LEVEL > 0 /* where gcc would meet functions that check sizes */
+SELVEDGE_IN_BLOCK(void *, memcpy, (void *to, const void *from, size_t size));
+SELVEDGE_IN_BLOCK(void *, memmove, (void *to, const void *from, size_t size));
+SELVEDGE_IN_BLOCK(void *, memset, (void *to, int byte, size_t size));
 #endif
 #ifdef __USE_XOPEN2K8 /* where <string.h> has them */
 SELVEDGE_IN_BLOCK(size_t, strnlen, (const char *text, size_t most));

@@ -7,6 +7,7 @@
 //! gcc calls them in place of the originals, inside transactions only (`transaction_wrap`).
 
 use super::actions::allocate;
+use super::bulk::{_ITM_memcpyRtWt, _ITM_memmoveRtWt, _ITM_memsetW};
 use super::done;
 use crate::space::canonical;
 use crate::thread::Thread;
@@ -261,6 +262,36 @@ pub(super) unsafe extern "C" fn selvedge_tx_strcat(
         done(thread().copy_ended(to as u64 + len as u64, from, usize::MAX));
     }
     to
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn selvedge_tx_memcpy(
+    to: *mut c_void,
+    from: *const c_void,
+    len: usize,
+) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe { _ITM_memcpyRtWt(to, from, len) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn selvedge_tx_memmove(
+    to: *mut c_void,
+    from: *const c_void,
+    len: usize,
+) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe { _ITM_memmoveRtWt(to, from, len) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn selvedge_tx_memset(
+    to: *mut c_void,
+    byte: c_int,
+    len: usize,
+) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe { _ITM_memsetW(to, byte, len) }
 }
 
 #[unsafe(no_mangle)]

@@ -71,6 +71,46 @@ static void copies(void)
     CHECK(!memcmp(ordinary, expected, SIZE) && !strcmp(durable, "xtail"));
 }
 
+/* memcpy, memmove and memset, which _FORTIFY_SOURCE makes functions that check sizes. */
+static void bytes(void)
+{
+    volatile size_t unknown = SIZE; /* to the compiler */
+    size_t most = unknown, size = most - 20;
+    char older[SIZE], seen[2];
+    memset(older, 'o', SIZE);
+    memset(ordinary, '.', SIZE);
+    patomic {
+        char mine[SIZE];
+        memset(mine, 'm', size);
+        memset(mine + 10, 'n', 10);
+        memcpy(durable, mine, size);
+        memmove(durable + 5, durable, size);
+        memmove(durable + 8, durable + 9, size - 100);
+        memcpy(ordinary, older, size);
+        memcpy(older, durable, 100);
+        memset(ordinary + 3, 'q', most - size);
+        seen[0] = older[20];
+        memcpy(&seen[1], ordinary + 4, 1);
+    }
+    memset(expected, 'm', SIZE);
+    memset(expected + 14, 'n', 10);
+    CHECK(!memcmp(durable, expected, size + 5 - 100 + 3));
+    CHECK(!memcmp(older, expected, 100) && older[100] == 'o');
+    CHECK(seen[0] == 'n' && seen[1] == 'q');
+    memset(expected, 'o', size);
+    memset(expected + 3, 'q', most - size);
+    memset(expected + size, '.', most - size);
+    CHECK(!memcmp(ordinary, expected, SIZE));
+    patomic {
+        memset(durable, 'z', size);
+        memcpy(ordinary, durable, most);
+        memcpy(older, ordinary, most);
+        __transaction_cancel;
+    }
+    CHECK(!memcmp(ordinary, expected, SIZE) && durable[0] == 'm' && older[0] == 'm');
+    patomic { strcpy(durable, "xtail"); }
+}
+
 /* A copy is freed if the block fails. */
 static void duplicates(void)
 {
@@ -106,5 +146,6 @@ int main(void)
     duplicates();
     comparisons();
     copies();
+    bytes();
     return 0;
 }

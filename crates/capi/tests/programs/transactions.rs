@@ -91,6 +91,11 @@ fn copies_and_allocations_are_atomic() {
 fn functions_of_the_c_library_work_inside_a_block() {
     at_all_levels("strings.c", &[]);
     at(&["-O2"], "strings.c", &["-D_FORTIFY_SOURCE=2"]);
+    at(
+        &["-O2", "-O1", "-O3"],
+        "strings.c",
+        &["-D_FORTIFY_SOURCE=3"],
+    );
 }
 
 #[test]
