@@ -223,7 +223,7 @@ impl<P: Pmem> Volume<P> {
         let root = state.file.root();
         match root.page() {
             Some(page) if root.height() <= MAX_HEIGHT => {
-                Ok(taken + self.counted_from(state, page, (root.height(), 0), cut)?)
+                Ok(taken + self.counted_from(state, page, (root.height(), 0), (cut, &mut 0))?)
             }
             _ => Ok(taken),
         }
@@ -236,7 +236,7 @@ impl<P: Pmem> Volume<P> {
         state: &State,
         node: Page,
         (height, first): (u32, u64),
-        cut: u64,
+        (cut, seen): (u64, &mut u64),
     ) -> Res<u64> {
         if state.file.is_cut(first) {
             return Ok(0);
@@ -250,9 +250,9 @@ impl<P: Pmem> Volume<P> {
         for index in (cut.saturating_sub(first) >> shift)..FANOUT {
             let next = self.space.load(self.space.entry(node, index)?)?;
             if next != 0 {
-                let next = self.space.page(Page(next))?;
-                count +=
-                    self.counted_from(state, next, (height - 1, first + (index << shift)), cut)?;
+                let next = self.space.page_of_tree(Page(next), seen)?;
+                let place = (height - 1, first + (index << shift));
+                count += self.counted_from(state, next, place, (cut, &mut *seen))?;
             }
         }
         Ok(count)
@@ -407,13 +407,19 @@ impl<P: Pmem> Volume<P> {
     fn next_stored(&self, root: Root, from: u64) -> Res<Option<u64>> {
         match root.page() {
             Some(page) if from < Root::span(root.height()) => {
-                self.next_below(page, root.height(), 0, from)
+                self.next_below(page, (root.height(), 0), from, &mut 0)
             }
             _ => Ok(None),
         }
     }
 
-    fn next_below(&self, node: Page, height: u32, first: u64, from: u64) -> Res<Option<u64>> {
+    fn next_below(
+        &self,
+        node: Page,
+        (height, first): (u32, u64),
+        from: u64,
+        seen: &mut u64,
+    ) -> Res<Option<u64>> {
         if height == 0 {
             return Ok(Some(first));
         }
@@ -423,8 +429,9 @@ impl<P: Pmem> Volume<P> {
             if next == 0 {
                 continue;
             }
-            let start = first + (index << shift);
-            let found = self.next_below(self.space.page(Page(next))?, height - 1, start, from)?;
+            let place = (height - 1, first + (index << shift));
+            let next = self.space.page_of_tree(Page(next), seen)?;
+            let found = self.next_below(next, place, from, seen)?;
             if found.is_some() {
                 return Ok(found);
             }

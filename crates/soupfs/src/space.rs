@@ -49,11 +49,20 @@ impl<P: Pmem> Space<P> {
         }
     }
 
+    /// Checks a page of a tree that was read, and counts it among those `seen`. A damaged tree may reach one again and
+    /// again.
+    pub(crate) fn page_of_tree(&self, page: Page, seen: &mut u64) -> Res<Page> {
+        *seen += 1;
+        match *seen > self.pages {
+            true => Err(twice(page)),
+            false => self.page(page),
+        }
+    }
+
     /// Adds a page that was read to those of a tree. A damaged tree may reach one several times.
     pub(crate) fn add_page(&self, page: Page, pages: &mut Vec<Page>) -> Res<()> {
         if pages.len() as u64 >= self.pages {
-            let page = page.0;
-            return Err(corrupt(format_args!("page {page} is in a tree twice")));
+            return Err(twice(page));
         }
         pages.push(self.page(page)?);
         Ok(())
@@ -314,4 +323,8 @@ pub(crate) struct NewDentry<'a> {
     pub name: &'a [u8],
     /// The next dentry in the latest view.
     pub next: Link,
+}
+
+fn twice(page: Page) -> crate::error::Fault {
+    corrupt(format_args!("page {} is in a tree twice", page.0))
 }

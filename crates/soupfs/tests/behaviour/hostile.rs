@@ -13,7 +13,10 @@ use soupfs::{Atime, Error, MkfsOptions, Mode, MountOptions, check, mkfs, repair}
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use vfs::check::Severity;
-use vfs::{Ctx, FileSystem, FileType, Ino, ManualClock, Name, Result, Timestamp, XattrMode};
+use vfs::{
+    Ctx, Errno, FileSystem, FileType, Ino, ManualClock, Name, Result, SeekKind, Timestamp,
+    XattrMode,
+};
 
 const LEN: u64 = 1 << 20;
 /// Words at the start of a page that are changed: those of data follow.
@@ -290,6 +293,37 @@ fn damage_is_not_taken_for_a_leak() {
                 "{what}"
             );
         }
+    }
+}
+
+/// Each node of a tree has the next one in all of its entries.
+#[test]
+fn a_tree_that_reaches_its_pages_again_and_again_is_an_error() {
+    for has_data in [false, true] {
+        let pm = Arc::new(Budget::new(MemoryPmem::new(LEN), USE_BUDGET));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = crate::open(Arc::clone(&pm), options(Mode::default())).unwrap();
+        let (cx, root) = (&Ctx::root(), Ino::ROOT);
+        let file = fs.create(cx, root, b"file", 0o644).unwrap().ino;
+        fs.write(cx, file, 1 << 40, b"data").unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        let tree = Root(pm.load(Line(file.0).word(inode::ROOT)).unwrap());
+        let mut node = tree.page().unwrap();
+        for height in (1..=tree.height()).rev() {
+            let mut entries = (0..FANOUT).map(|index| pm.load(node.word(index)).unwrap());
+            let next = entries.find(|entry| *entry != 0).unwrap();
+            let entry = if height > 1 || has_data { next } else { 0 };
+            (0..FANOUT).for_each(|index| pm.store_word(node.word(index), entry));
+            node = Page(next);
+        }
+        let fs = crate::open(Arc::clone(&pm), options(Mode::default())).unwrap();
+        let file = fs.lookup(cx, root, b"file").unwrap().ino;
+        let damaged = match has_data {
+            false => fs.seek(cx, file, 0, SeekKind::Data).map(drop),
+            true => fs.truncate(cx, file, 4096),
+        };
+        assert_eq!(damaged, Err(Errno::UCLEAN), "{has_data}");
     }
 }
 

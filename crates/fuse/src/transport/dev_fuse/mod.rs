@@ -218,11 +218,8 @@ impl Filesystem for DevFuse {
             mtime: mtime.map(set_time),
             ctime: ctime.map(timestamp),
         };
-        reply::attr(
-            self.ops.setattr(&ctx(req), ino.0, set),
-            self.lifetime,
-            reply,
-        );
+        let done = self.with_space(|| self.ops.setattr(&ctx(req), ino.0, set));
+        reply::attr(done, self.lifetime, reply);
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -325,12 +322,11 @@ impl Filesystem for DevFuse {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let renamed = self.ops.rename(
-            &ctx(req),
+        let (old, new) = (
             (parent.0, name.as_bytes()),
             (newparent.0, newname.as_bytes()),
-            flags.bits(),
         );
+        let renamed = self.with_space(|| self.ops.rename(&ctx(req), old, new, flags.bits()));
         reply::empty(renamed, reply);
     }
 
@@ -342,9 +338,8 @@ impl Filesystem for DevFuse {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let linked = self
-            .ops
-            .link(&ctx(req), ino.0, newparent.0, newname.as_bytes());
+        let name = newname.as_bytes();
+        let linked = self.with_space(|| self.ops.link(&ctx(req), ino.0, newparent.0, name));
         self.reply_entry(linked, reply);
     }
 
@@ -574,9 +569,8 @@ impl Filesystem for DevFuse {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let set = self
-            .ops
-            .setxattr(&ctx(req), ino.0, name.as_bytes(), value, flags);
+        let name = name.as_bytes();
+        let set = self.with_space(|| self.ops.setxattr(&ctx(req), ino.0, name, value, flags));
         reply::empty(set, reply);
     }
 
@@ -593,10 +587,9 @@ impl Filesystem for DevFuse {
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply::empty(
-            self.ops.removexattr(&ctx(req), ino.0, name.as_bytes()),
-            reply,
-        );
+        let name = name.as_bytes();
+        let removed = self.with_space(|| self.ops.removexattr(&ctx(req), ino.0, name));
+        reply::empty(removed, reply);
     }
 
     /// Never called with `default_permissions`; the answer makes the kernel stop asking.
