@@ -113,7 +113,10 @@ impl Client {
             }
             None => {
                 let receiving = Arc::clone(&connection);
-                let receive = move || receiving.receive(|_| ());
+                let receive = move || {
+                    receiving.receive(|_| ());
+                    receiving.close();
+                };
                 let threads = vec![std::thread::spawn(receive)];
                 let permitted = Caller::from(&Ctx {
                     checked: true,

@@ -107,6 +107,9 @@ impl Connection {
     }
 
     fn send_now(&self, message: &Up<'_>) {
+        if self.ended().is_some() {
+            return;
+        }
         match encode(message) {
             // After an error the receiver finds the end, and the reason before it.
             Ok(frame) => drop({ &self.socket }.write_all(&frame)),
@@ -167,11 +170,17 @@ impl Connection {
         received.map_err(|why| why.to_string())
     }
 
-    /// Ends the connection. Requests that wait fail with the first reason.
+    /// Ends the connection. Requests that wait fail with the first reason, and the thread that receives finds the end. It
+    /// [closes](Self::close) the connection.
     pub(crate) fn end(&self, why: &str) {
         let mut replies = self.replies.lock();
         replies.ended.get_or_insert_with(|| why.to_owned());
         self.changed.notify_all();
+        let _ = self.socket.shutdown(Shutdown::Read);
+    }
+
+    /// Closes the connection: no thread stores to the memory any more. The service may give it to others now.
+    pub(crate) fn close(&self) {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 

@@ -156,6 +156,8 @@ impl<P: Memory> Mapped<P> {
         });
         self.linger.end();
         self.clerk.close();
+        self.clerk.drain();
+        self.connection().close();
     }
 
     /// Renews the lease, gives back locks that are not used, and answers revokes that have waited. A ship may take

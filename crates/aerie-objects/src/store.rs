@@ -359,4 +359,19 @@ impl<P: Pmem> Store<P> {
     pub fn free_pages(&self) -> u64 {
         self.space.lock().free_pages()
     }
+
+    /// Pages that are freed from now on stay unused: somebody may still store to them who does not know that they are
+    /// free.
+    pub fn keep_freed(&self) {
+        if let Space::Whole(whole) = &mut *self.space.lock() {
+            whole.keep_freed();
+        }
+    }
+
+    /// Undoes one [`keep_freed`](Self::keep_freed). The last one makes the pages free.
+    pub fn give_kept(&self) {
+        if let Space::Whole(whole) = &mut *self.space.lock() {
+            whole.give_kept();
+        }
+    }
 }

@@ -57,6 +57,10 @@ pub(crate) struct Whole {
     open: BTreeSet<u64>,
     /// The generation of the last object.
     generation: u64,
+    /// Whether pages that are freed stay unused: how many want that.
+    keepers: usize,
+    /// Such pages.
+    kept: Vec<u64>,
 }
 
 impl Whole {
@@ -101,6 +105,8 @@ impl Whole {
             headers,
             open,
             generation,
+            keepers: 0,
+            kept: Vec::new(),
         }
     }
 
@@ -192,7 +198,25 @@ impl Whole {
         moved.and_then(|()| self.pooled(readers).ok_or(Error::Full))
     }
 
+    /// Pages that are freed from now on stay unused.
+    pub(crate) fn keep_freed(&mut self) {
+        self.keepers += 1;
+    }
+
+    /// Undoes one [`keep_freed`](Self::keep_freed). The last one makes the pages free.
+    pub(crate) fn give_kept(&mut self) {
+        self.keepers -= 1;
+        if self.keepers == 0 {
+            let kept = std::mem::take(&mut self.kept);
+            kept.into_iter().for_each(|page| self.give_page(page));
+        }
+    }
+
     pub(crate) fn give_page(&mut self, page: u64) {
+        if self.keepers > 0 {
+            self.kept.push(page);
+            return;
+        }
         let readers = readers(self.guard.as_deref(), page);
         self.put(page / PAGE, readers);
         self.free_pages += 1;

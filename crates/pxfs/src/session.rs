@@ -113,6 +113,17 @@ impl<P: Pmem> Pxfs<P> {
         }
     }
 
+    /// Pages that are freed from now on stay unused, until [`give_kept`](Self::give_kept): a client whose session ends may
+    /// still store to them.
+    pub fn keep_freed(&self) {
+        self.store.keep_freed();
+    }
+
+    /// Undoes one [`keep_freed`](Self::keep_freed).
+    pub fn give_kept(&self) {
+        self.store.give_kept();
+    }
+
     /// Deletes an object without references, if it has no name.
     fn bury_nameless(&self, object: ObjectId) -> crate::error::Res<()> {
         match self.load(self.store.memory(), object)?.attr.nlink {

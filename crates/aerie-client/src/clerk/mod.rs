@@ -264,6 +264,14 @@ impl<H: Host> Clerk<H> {
         self.changed.notify_all();
     }
 
+    /// Waits until no thread uses locks of the session, which has ended.
+    pub fn drain(&self) {
+        let mut state = self.state.lock();
+        while self.gate.has_passes() || !state.owners.is_empty() {
+            state = self.changed.wait(state);
+        }
+    }
+
     /// Ships what needs the locks, and lowers them.
     fn lower<'a>(
         &'a self,

@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::SyncSender;
 
 pub(super) struct Connection {
@@ -21,6 +22,10 @@ pub(super) struct Connection {
     pub(super) class: Class,
     pub(super) socket: Arc<UnixStream>,
     pub(super) outbox: Outbox,
+    /// Whether the client stores contents in the memory itself.
+    stores: bool,
+    /// Whether what is freed is kept since its session has ended, as it may still store there.
+    pub(super) is_late: AtomicBool,
     /// `None` after the end of the client's session.
     pub(super) session: Mutex<Option<Session>>,
     pub(super) queues: Queues<SyncSender<Option<Waiting>>>,
@@ -80,7 +85,7 @@ impl Connection {
     pub(super) fn new(
         id: ClientId,
         uid: u32,
-        class: Class,
+        (class, stores): (Class, bool),
         socket: UnixStream,
         session: Session,
         room: Arc<Room>,
@@ -91,12 +96,19 @@ impl Connection {
             id,
             uid,
             class,
-            outbox: Outbox::new(Arc::clone(&socket), room),
+            outbox: Outbox::new(Arc::clone(&socket), room, stores),
             socket,
+            stores,
+            is_late: AtomicBool::new(false),
             session: Mutex::new(Some(session)),
             queues,
             batches: Arc::default(),
         }
+    }
+
+    /// Notes that the session ends while the client may be in the middle of a store. Returns whether that is new.
+    pub(super) fn becomes_late(&self) -> bool {
+        self.stores && !self.is_late.swap(true, SeqCst)
     }
 
     /// Sends the first message, with the descriptor. Returns whether the socket took it.

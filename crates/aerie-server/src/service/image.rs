@@ -51,6 +51,11 @@ impl Image {
         matches!(self.store, Store::Protected(_))
     }
 
+    /// Whether clients of a class store contents in the memory themselves.
+    pub(super) fn is_stored_to_by(&self, class: Class) -> bool {
+        !self.is_protected() && class == Class::Trusted
+    }
+
     /// The durability that its fences give. A client that maps it for writing must give the same.
     pub(super) fn durability(&self) -> EffectiveDurability {
         self.durability

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// Messages up to this size do not count.
 const SMALL: usize = 64 << 10;
 
+/// The time between two reads of what nobody looks at.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Memory for large messages.
 pub(super) struct Budget {
     bytes: usize,
@@ -118,6 +121,8 @@ pub(super) struct Inbox<'a> {
     user: Option<u32>,
     patience: Duration,
     small: Vec<u8>,
+    /// Whether the service has ended the connection.
+    is_closed: &'a dyn Fn() -> bool,
 }
 
 impl<'a> Inbox<'a> {
@@ -126,6 +131,7 @@ impl<'a> Inbox<'a> {
         budget: &'a Arc<Budget>,
         user: Option<u32>,
         patience: Duration,
+        is_closed: &'a dyn Fn() -> bool,
     ) -> std::io::Result<Self> {
         socket.set_read_timeout(Some(patience))?;
         let small = vec![0; SMALL];
@@ -135,6 +141,7 @@ impl<'a> Inbox<'a> {
             user,
             patience,
             small,
+            is_closed,
         })
     }
 
@@ -146,6 +153,7 @@ impl<'a> Inbox<'a> {
         let mut head = [0; HEAD_BYTES];
         let first = loop {
             match self.receive(&mut head) {
+                _ if (self.is_closed)() => return Err(Ended::Closed),
                 Ok(0) => {}
                 other => break other?,
             }
@@ -177,6 +185,14 @@ impl<'a> Inbox<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Reads to the end of the connection, unless `is_over` before. A peer that goes on sending waits mostly.
+    pub(super) fn drain(&mut self, is_over: impl Fn() -> bool) {
+        let mut unread = std::mem::take(&mut self.small);
+        while !is_over() && self.receive(&mut unread).is_ok() {
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Receives some bytes, or none after the patience.

@@ -14,6 +14,9 @@
 //!    end meanwhile. A batch of another session, or one that repeats a number, has no effect.
 //! 5. At the end of a session its locks are released, its reserve is free, and what only it has held is
 //!    deleted. Accepted changes stay.
+//!    A client that stores contents itself may be in the middle of a store when its session ends: it may be stopped
+//!    (Ctrl-Z). What is freed from then on stays unused until it has closed its connection, which it does after its last
+//!    store, or has ended.
 //! 6. A panic ends one connection.
 //!
 //! Each connection has a thread that receives, and one that serves requests. One more thread accepts connections, sends what clients
@@ -129,6 +132,30 @@ impl<P: Pmem + 'static> Service<P> {
         self.is_stopping.load(SeqCst)
     }
 
+    /// Has the lock service do something, and sends its messages.
+    fn with_locks(&self, act: impl FnOnce(&mut locks::Service) -> Outgoing) {
+        let mut locks = self.locks.lock();
+        let out = act(&mut locks);
+        // No other client gets a lock of the session before.
+        for (to, message) in &out {
+            if let Tell::Expired(_) = message.tell {
+                let connection = self.connections.lock().all.get(to).cloned();
+                connection
+                    .into_iter()
+                    .for_each(|late| self.note_late(&late));
+            }
+        }
+        drop(locks);
+        self.dispatch(out);
+    }
+
+    /// Keeps what is freed while a client may still store there, whose session ends.
+    fn note_late(&self, connection: &Connection) {
+        if connection.becomes_late() {
+            self.fs.keep_freed();
+        }
+    }
+
     /// Sends the messages of the lock service.
     fn dispatch(&self, out: Outgoing) {
         for (to, message) in out {
@@ -180,6 +207,7 @@ impl<P: Pmem + 'static> Service<P> {
         let (requests, waiting_requests) = sync_channel(QUEUE);
         let (calls, waiting_calls) = sync_channel(1);
         let queues = Queues { requests, calls };
+        let class = (class, self.image.is_stored_to_by(class));
         let connection = Connection::new(id, uid, class, socket, session, room, queues);
         let connection = Arc::new(connection);
         connections.all.insert(id, Arc::clone(&connection));
@@ -219,6 +247,10 @@ impl<P: Pmem + 'static> Service<P> {
             match started {
                 Ok(thread) => {
                     self.attend_messages(connection);
+                    if connection.outbox.is_closed() {
+                        // The client has not closed it, or not yet.
+                        self.note_late(connection);
+                    }
                     // The locks of a batch are the client's until its end.
                     let _ = connection.queues.requests.send(None);
                     let _ = thread.join();
@@ -249,6 +281,7 @@ impl<P: Pmem + 'static> Service<P> {
         let served = catch_unwind(AssertUnwindSafe(|| self.receive(connection)));
         if let Err(why) = served.unwrap_or_else(|_| Err("a bug of the service".into())) {
             self.refuse(connection, why);
+            connection.outbox.close();
         }
     }
 
@@ -259,13 +292,27 @@ impl<P: Pmem + 'static> Service<P> {
     }
 
     fn disconnect(&self, connection: &Connection) {
-        let out = self.locks.lock().disconnect(connection.id, self.now());
-        self.dispatch(out);
+        self.with_locks(|locks| locks.disconnect(connection.id, self.now()));
         self.end_session(connection);
         connection.outbox.close();
         // A call that waits gets the locks of the client, and fails.
         let _ = connection.queues.calls.send(None);
+        if connection.is_late.load(SeqCst) {
+            self.await_last_store(connection);
+            self.fs.give_kept();
+        }
         self.connections.lock().all.remove(&connection.id);
+    }
+
+    /// Waits for the end of a connection whose client may still store to the memory.
+    fn await_last_store(&self, connection: &Connection) {
+        let is_over = || self.is_stopping();
+        let patience = self.limits.lease;
+        if let Ok(mut inbox) =
+            Inbox::new(&connection.socket, &self.budget, None, patience, &is_over)
+        {
+            inbox.drain(is_over);
+        }
     }
 
     fn receive(&self, connection: &Connection) -> Result<(), String> {
@@ -282,7 +329,8 @@ impl<P: Pmem + 'static> Service<P> {
         }
         drop(descriptor);
         let user = (connection.class != Class::Trusted).then_some(connection.uid);
-        let inbox = Inbox::new(&connection.socket, &self.budget, user, self.limits.lease);
+        let (patience, is_closed) = (self.limits.lease, || connection.outbox.is_closed());
+        let inbox = Inbox::new(&connection.socket, &self.budget, user, patience, &is_closed);
         let mut inbox = inbox.map_err(|e| e.to_string())?;
         let mut last = 0;
         loop {

@@ -14,7 +14,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Unsent bytes for which each connection has room.
 const OWN: usize = REPLY_MAX as usize;
@@ -51,6 +51,9 @@ pub(super) struct Outbox {
     socket: Arc<UnixStream>,
     unsent: Mutex<VecDeque<u8>>,
     pub(super) room: Arc<Room>,
+    is_closed: AtomicBool,
+    /// What [`close`](Self::close) ends.
+    ends: Shutdown,
 }
 
 /// Whether bytes are left to be sent.
@@ -62,11 +65,17 @@ pub(super) enum Unsent {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<UnixStream>, room: Arc<Room>) -> Self {
+    /// `is_awaited`: the connection is read to its end after [`close`](Self::close).
+    pub(super) fn new(socket: Arc<UnixStream>, room: Arc<Room>, is_awaited: bool) -> Self {
         Self {
             socket,
             unsent: Mutex::new(VecDeque::new()),
             room,
+            is_closed: AtomicBool::new(false),
+            ends: match is_awaited {
+                true => Shutdown::Write,
+                false => Shutdown::Both,
+            },
         }
     }
 
@@ -118,8 +127,20 @@ impl Outbox {
         (!self.unsent.lock().is_empty()).then(|| self.socket.as_fd())
     }
 
-    /// Ends the connection: the peer and the reading thread find its end.
+    /// Ends the connection: the peer finds its end. The reading thread does, too, when it looks.
     pub(super) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+        let _ = self.socket.shutdown(self.ends);
+    }
+
+    /// Whether this side has ended the connection.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
+    }
+
+    /// Ends the connection, without regard to what the peer does.
+    pub(super) fn abandon(&self) {
+        self.is_closed.store(true, Relaxed);
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 

@@ -44,8 +44,7 @@ impl<P: Pmem + 'static> Pump<P> {
                 }
             };
             let service = &self.service;
-            let out = service.locks.lock().tick(service.now());
-            service.dispatch(out);
+            service.with_locks(|locks| locks.tick(service.now()));
             service.end_sessions();
             self.threads.retain(|thread| !thread.is_finished());
             self.is_paused = false;
@@ -60,7 +59,7 @@ impl<P: Pmem + 'static> Pump<P> {
         for connection in all {
             let reason = Down::Bye("the service was stopped".to_owned());
             connection.outbox.send(&reason);
-            connection.outbox.close();
+            connection.outbox.abandon();
         }
         for thread in self.threads {
             let _ = thread.join();

@@ -70,8 +70,7 @@ impl<P: Pmem + 'static> Service<P> {
             Ask::Begin | Ask::Convert { .. } | Ask::Release { .. } => connection.batches.wait(),
         }
         let now = self.now();
-        let out = self.locks.lock().receive(connection.id, now, message);
-        self.dispatch(out);
+        self.with_locks(|locks| locks.receive(connection.id, now, message));
     }
 
     /// Whether a request is served beside the other ones of the client.

@@ -5,6 +5,7 @@ use aerie_proto::messages::{
     Bytes, Class, Down, Greeting, HEAD_BYTES, Request, Up, decode, encode, len_of,
 };
 use aerie_proto::ops::{self, Answers, Batch, Operation};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -96,6 +97,13 @@ impl Peer {
     /// The next message; `None` at the end of the connection.
     pub(crate) fn next(&mut self) -> Option<Down> {
         receive(&self.socket)
+    }
+
+    /// Whether the service sends nothing more.
+    pub(crate) fn is_left(&self) -> bool {
+        let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut socket, Some(&Timespec::default())).unwrap();
+        socket[0].revents().contains(PollFlags::RDHUP)
     }
 
     /// Sends a request, and returns the reply. Messages of the lock service are left out.

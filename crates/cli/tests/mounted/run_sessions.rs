@@ -73,6 +73,48 @@ END
     end(&place, server);
 }
 
+/// A program is stopped in the middle of a write, and its file is removed when its lease is over. What it stores when it
+/// goes on does not reach the files that take the space.
+#[test]
+fn a_stopped_write_reaches_no_other_file() {
+    let (place, server) = served(&["--lease", "1"]);
+    let script = r#"
+        cd "$1" && python3 - <<'END'
+import os, signal, subprocess, time
+
+write = """
+import os
+file, text = os.open('written', os.O_RDWR | os.O_CREAT), b'w' * (2 << 20)
+while True:
+    os.ftruncate(file, 0)
+    for n in range(10):
+        os.pwrite(file, text, n * len(text))
+"""
+for _ in range(2):
+    writer = subprocess.Popen(['python3', '-c', write], stderr=subprocess.DEVNULL)
+    time.sleep(1)
+    writer.send_signal(signal.SIGSTOP)
+    time.sleep(2.5)
+    os.remove('written')
+    os.sync()
+    other = open('other', 'wb', buffering=0)
+    try:
+        while True:
+            other.write(b'o' * (1 << 20))
+    except OSError:
+        pass
+    writer.send_signal(signal.SIGCONT)
+    writer.wait()
+    found = open('other', 'rb').read()
+    print(len(found) > 1 << 20, found.count(b'w'))
+    os.remove('other')
+END
+    "#;
+    let output = shell(&place, &["--no-mount"], script);
+    assert_eq!(stdout(&output), "True 0\nTrue 0\n", "{}", stderr(&output));
+    end(&place, server);
+}
+
 /// The session of a process ends with it, though a child goes on: others get its locks at once.
 #[test]
 fn a_child_keeps_no_session_of_its_parent() {
