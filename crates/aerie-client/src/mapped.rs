@@ -346,10 +346,12 @@ impl<P: Memory> Mapped<P> {
     fn write_part(&self, cx: &Ctx, ino: Ino, off: u64, data: &[u8]) -> Result<usize> {
         if self.clerk.host().contended.has(LockId(ino.0)) {
             let write = |fs: &Speculation<P>| fs.write_in_place(cx, ino, off, data);
-            match self.call(Need::Overwrite(ino), write)? {
-                InPlace::Impossible => {}
-                InPlace::Done => return Ok(data.len()),
-                InPlace::Touched => return self.ship().map(|()| data.len()),
+            match self.call(Need::Overwrite(ino), write) {
+                // The service writes what this client may not even look at.
+                Ok(InPlace::Impossible) | Err(Errno::REMOTE) => {}
+                Ok(InPlace::Done) => return Ok(data.len()),
+                Ok(InPlace::Touched) => return self.ship().map(|()| data.len()),
+                Err(errno) => return Err(errno),
             }
         }
         let need = Need::Inode(ino, Exclusive);

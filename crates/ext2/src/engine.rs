@@ -172,6 +172,9 @@ impl Engine for Ext2Engine {
         let args = parsed::<MkfsArgs>(options)?;
         let path = &image.path;
         let failed = |e: crate::Error| Error::about(path, e);
+        if args.revision_0 && args.journal {
+            return Err(failed(crate::Error::Revision0));
+        }
         let mut options = MkfsOptions::for_size(open(image, 1024, false)?.geometry().bytes());
         if args.revision_0 {
             options = options.revision_0();

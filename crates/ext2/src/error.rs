@@ -50,9 +50,22 @@ pub enum Error {
     /// A journal is a feature, and revision 0 has no features.
     #[error("revision 0 of ext2 has no place for an internal journal")]
     Revision0,
+    /// The journal is not in inode 8. The number is that of its inode, or 0 if it is on another device.
+    #[error(
+        "the journal of this file system is {}; only one in inode 8 can be used. e2fsck(8) replays it, and \
+         `tune2fs -O ^has_journal` removes it then", place_of_journal(*.0)
+    )]
+    JournalElsewhere(u32),
     /// The format does not support an option, or a combination of options.
     #[error("{0}")]
     Option(String),
+}
+
+fn place_of_journal(inode: u32) -> String {
+    match inode {
+        0 => "on another device".to_owned(),
+        inode => format!("in inode {inode}"),
+    }
 }
 
 impl From<patch::StoreError> for Error {

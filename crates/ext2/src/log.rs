@@ -13,6 +13,8 @@ use patch::{Before, Rule};
 use vfs::{Clock, FileType, Ino};
 use zerocopy::IntoBytes;
 
+/// Most blocks of a journal, as in mke2fs.
+const BLOCKS_MAX: u64 = 10_240_000;
 /// Blocks that are added in one operation.
 const PART: u64 = 64;
 
@@ -21,10 +23,23 @@ impl Ext2 {
     pub(crate) fn log_place(&self) -> Result<LogBlocks> {
         let node = self.load(JOURNAL_INO)?;
         let len = node.size() / u64::from(self.layout.block_bytes);
+        let corrupt = |what: &str| {
+            let what = format!("inode {JOURNAL_INO}: the journal {what}");
+            Err(blockfs::FormatError::Corrupt(what))
+        };
+        match len {
+            0 => return corrupt("is empty"),
+            _ if len > BLOCKS_MAX.min(self.layout.blocks.into()) => return corrupt("is too long"),
+            _ => {}
+        }
         let blocks = self.blocks_up_to_hole(&node, len)?;
         if (blocks.len() as u64) < len {
-            let what = format!("inode {JOURNAL_INO}: the journal has a hole");
-            return Err(blockfs::FormatError::Corrupt(what));
+            return corrupt("has a hole");
+        }
+        let mut sorted = blocks.clone();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return corrupt("has a block twice");
         }
         let mut runs: Vec<(Lba, u64)> = Vec::new();
         for block in blocks.into_iter().map(u64::from) {

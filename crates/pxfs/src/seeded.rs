@@ -43,6 +43,8 @@ medium::seeded_bugs! {
     PathsKept,
     /// Bytes that a batch cuts off and covers again become zeros before it is durable.
     ZerosBeforeCut,
+    /// A client stores zeros beyond the end of a file over contents that a call has cut off which was not shipped.
+    ZerosOverUncut,
     /// A batch deletes an object that another one has begun to hold.
     HeldUnclaimed,
 }

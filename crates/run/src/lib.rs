@@ -42,7 +42,6 @@
 //!   the program does not load the library and inherits the file.
 //! - Descriptors that `sendmmsg` passes to another process cannot be used there, nor those that `sendmsg` passes of a
 //!   store without a mount, or of a file without a name.
-//! - A limit of the size of files (`RLIMIT_FSIZE`) has no effect.
 //! - Threads of the backend count as threads of the program. So a program whose first thread calls `pthread_exit` does not
 //!   end with its last one, and `unshare` of a user namespace fails, after the first call on the store.
 //! - inotify reports what programs outside of the run do by the mount, and not what those of the run do.

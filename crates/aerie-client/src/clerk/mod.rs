@@ -35,7 +35,7 @@ mod steps;
 mod waiting;
 
 use crate::seeded::{Bug, hit};
-use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread_number};
 use aerie_proto::locks::{Access, End, LockId, Refusal, ToClient, ToService};
 use leaving::Leaving;
 use pass::Gate;
@@ -196,7 +196,7 @@ impl<H: Host> Clerk<H> {
         let now = self.host.now();
         let steps = state.steps(wants, &self.host, self.is_widening.then_some(now));
         let is_quiet = state.is_quiet(now);
-        let owner = state.enqueue(now, thread::current().id(), steps, is_brief);
+        let owner = state.enqueue(now, thread_number(), steps, is_brief);
         self.settle(&state);
         match is_quiet {
             true => drop(state.proceed(&self.host, owner)),

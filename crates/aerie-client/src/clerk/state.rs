@@ -2,7 +2,6 @@
 
 use super::{Host, LockError};
 use crate::seeded::{Bug, hit};
-use crate::sync::thread::ThreadId;
 use aerie_proto::locks::{Age, Ask, End, Epoch, GrantNo, LockId, Mode, ToService};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,7 +33,9 @@ pub(super) enum Status {
 
 /// A guard, or a thread that waits for one.
 pub(super) struct Owner {
-    pub(super) thread: ThreadId,
+    /// `thread_number`. The standard library would take memory of the program's `malloc` for its id, which the
+    /// library of `selvedge run` must not do in a handler of a signal.
+    pub(super) thread: usize,
     pub(super) began: Duration,
     pub(super) steps: Vec<Step>,
     /// Of the first steps, in order: the lock further up on which the use stands, or `None` for that
@@ -223,7 +224,7 @@ impl State {
     pub(super) fn enqueue(
         &mut self,
         now: Duration,
-        thread: ThreadId,
+        thread: usize,
         steps: Vec<Step>,
         is_brief: bool,
     ) -> u64 {

@@ -77,7 +77,9 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         let has = |feature| self.ground.compat.contains(feature);
         match ino {
             RESIZE_INO if has(Compat::RESIZE_INODE) => return self.resize_inode(inode),
-            JOURNAL_INO if has(Compat::HAS_JOURNAL) => self.journal(inode),
+            JOURNAL_INO if has(Compat::HAS_JOURNAL) && self.has_journal_in_place() => {
+                self.journal(inode)
+            }
             RESIZE_INO if inode.block.iter().any(|b| b.get() != 0) => {
                 let what = format_args!("inode {ino}: blocks for resizing without the feature");
                 self.corrupt("E18", what);
@@ -94,6 +96,11 @@ impl<D: BlockDevice + ?Sized> Checker<'_, D> {
         let mut walk = Walk::new(ino, false);
         self.walk(inode, &mut walk);
         self.sectors(inode, &walk, 0);
+    }
+
+    /// Whether the journal is in inode 8, and not on another device or in a file.
+    fn has_journal_in_place(&self) -> bool {
+        self.ground.sup.journal_ino.get() == JOURNAL_INO
     }
 
     fn journal(&mut self, inode: &Inode) {

@@ -59,6 +59,10 @@ impl Mountable for Ext2 {
 
     /// The blocks of inode 8.
     fn journal_place(disk: &Arc<dyn BlockDevice>, replayed: bool) -> Result<LogBlocks, MountError> {
+        let inode = log::superblock(&**disk)?.journal_ino.get();
+        if inode != JOURNAL_INO {
+            return Err(Error::JournalElsewhere(inode).into());
+        }
         let options = OpenOptions {
             read_only: true,
             replayed,
@@ -75,6 +79,9 @@ impl Mountable for Ext2 {
         clock: Arc<dyn Clock>,
     ) -> Result<(), MountError> {
         let sup = log::superblock(&**disk)?;
+        if sup.revision.get() == 0 {
+            return Err(Error::Revision0.into());
+        }
         let blocks = blocks.unwrap_or_else(|| log::usual_blocks(sup.blocks_count.get()));
         let open = |read_only| {
             let options = OpenOptions {

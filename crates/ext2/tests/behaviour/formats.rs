@@ -1,9 +1,10 @@
 //! Structures that other programs put into images: features, hash-indexed directories, shared
 //! attribute blocks, attributes within inodes, old device numbers.
 
-use super::fixture::{Mounted, clock, device, e2fsck, mke2fs, mount, options, with_file};
-use blockfs::mount::OpenOptions;
+use super::fixture::{Mounted, clock, debugfs, device, e2fsck, mke2fs, mount, options, with_file};
+use blockfs::mount::{Mountable, OpenOptions};
 use ext2::{Error, Ext2};
+use medium::block::{BlockDevice, MemoryDevice};
 use std::sync::Arc;
 use vfs::{Ctx, FileSystem, FileType, Ino, Name, XattrMode};
 
@@ -243,4 +244,39 @@ fn a_directory_grows_into_a_block_past_its_end() {
     assert!(size(&mounted) > 14 * 1024);
     mounted.fs.lookup(&root(), dir, &name(last)).unwrap();
     assert_eq!(e2fsck(&mounted.close()), None);
+}
+
+/// A journal that is elsewhere, or that is damaged, is an error of the mount that needs it.
+#[test]
+fn a_journal_that_cannot_be_used_is_named() {
+    let image = mke2fs(&["-b", "1024", "-j", "-J", "size=1"], "8M");
+    let place = |damage: &str| {
+        let (image, said) = debugfs(&image, damage);
+        let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_bytes(1024, image));
+        match Ext2::journal_place(&disk, false) {
+            Ok(place) => format!("{} blocks", place.blocks()),
+            Err(e) => format!("{e} ({damage}: {said})"),
+        }
+    };
+    assert_eq!(place("stat <8>"), "1024 blocks");
+    for (damage, what) in [
+        ("sif <8> size 0", "the journal is empty"),
+        ("sif <8> size 1073741824", "the journal is too long"),
+        ("sif <8> size 2097152", "the journal has a hole"),
+        ("sif <8> block[1] 1", "block 1"),
+        (
+            "ssv journal_inum 12",
+            "the journal of this file system is in inode 12",
+        ),
+        (
+            "ssv journal_inum 0",
+            "the journal of this file system is on another device",
+        ),
+    ] {
+        let found = place(damage);
+        assert!(found.contains(what), "{found}");
+    }
+    let (_, first) = debugfs(&image, "bmap <8> 0");
+    let twice = place(&format!("sif <8> block[1] {}", first.trim()));
+    assert!(twice.contains("the journal has a block twice"), "{twice}");
 }

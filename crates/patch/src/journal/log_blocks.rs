@@ -1,7 +1,7 @@
 //! The blocks of a device that hold the log.
 
 use super::JournalError;
-use medium::block::{BlockDevice, Lba};
+use medium::block::Lba;
 
 /// The blocks of a log, in order: runs of a device's blocks, such as those of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +57,8 @@ impl LogBlocks {
         Lba(lba.0 + (n - first))
     }
 
-    /// Checks that the device has all blocks of the log.
-    pub(super) fn check(&self, device: &dyn BlockDevice) -> Result<(), JournalError> {
-        let blocks = device.geometry().blocks;
+    /// Checks that a device of so many blocks has all those of the log.
+    pub(super) fn check(&self, blocks: u64) -> Result<(), JournalError> {
         let inside = |(_, lba, len): &(u64, Lba, u64)| {
             lba.0.checked_add(*len).is_some_and(|end| end <= blocks)
         };

@@ -258,6 +258,7 @@ impl Shared {
                 log: log.block_bytes(),
             });
         }
+        place.check(log.blocks())?;
         let mut superblock = {
             let block = log.read(place.lba(0))?;
             Super::parse(&block, place.blocks())?

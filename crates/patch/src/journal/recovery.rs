@@ -133,7 +133,7 @@ fn is_after(a: u32, b: u32) -> bool {
 
 impl<'a> Reader<'a> {
     fn open(log: &'a dyn BlockDevice, place: &'a LogBlocks) -> Result<Self, JournalError> {
-        place.check(log)?;
+        place.check(log.geometry().blocks)?;
         let mut block = Buffer::zeroed(log.geometry().block_bytes as usize);
         log.read(place.lba(0), &mut block)?;
         let superblock = Super::parse(&block, place.blocks())?;

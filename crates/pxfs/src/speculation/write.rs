@@ -4,6 +4,7 @@ use super::{Access, Host, Speculation, State};
 use crate::data::{WRITE_MAX, ZEROS, parts};
 use crate::error::{Fault, Res};
 use crate::inode::Inode;
+use crate::seeded::{Bug, hit};
 use aerie_objects::{PAGE, page};
 use aerie_proto::ops::{Data, Op};
 use medium::Pmem;
@@ -161,7 +162,9 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
                 true => self.last_page(&file)?,
                 false => None,
             };
-            if end_of_file.is_some_and(|(page, _)| self.overlay().is_private(page)) {
+            if let Some((page, _)) = end_of_file
+                && (self.overlay().is_private(page) || self.is_cut(&file))
+            {
                 return Ok(None);
             }
             self.missing(&file, off, data.len())
@@ -200,6 +203,13 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         };
         stored().map_err(Fault::errno)?;
         Ok(true)
+    }
+
+    /// Whether a call that was not shipped has cut the file. What it has cut off are the contents until then: nothing is
+    /// stored over them, since the client may end before.
+    fn is_cut(&self, file: &Inode) -> bool {
+        let committed = aerie_objects::size(self.overlay().base(), file.object).unwrap_or(0);
+        committed > file.attr.size && !hit(Bug::ZerosOverUncut)
     }
 
     /// The page in which a file ends, and the bytes of the file in it.

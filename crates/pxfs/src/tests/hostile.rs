@@ -565,11 +565,12 @@ fn what_a_client_claims_is_checked() {
 #[test]
 fn seeded_bugs_are_found() {
     // The explorer finds what only a crash shows. The tests of protected stores, of batches beside each other, of
-    // ships, of paths and of fsyncs find the other ones.
+    // ships, of sessions, of paths and of fsyncs find the other ones.
     let elsewhere = [
         Bug::StoredNotFlushed,
         Bug::FilledNotFenced,
         Bug::ZerosBeforeCut,
+        Bug::ZerosOverUncut,
         Bug::ParentIgnored,
         Bug::HeldUnclaimed,
         Bug::PathsKept,

@@ -3,6 +3,7 @@
 use super::IMAGE;
 use super::clients::{All, Client, client, service};
 use super::hostile::{World, at, node, user};
+use crate::seeded::{Bug, arm};
 use crate::{MkfsOptions, Pxfs, Session, mkfs};
 use aerie_proto::ops::{Batch, Call, Data, Op, Operation, REPLY_MAX, Read, Reply, encode};
 use medium::MemoryPmem;
@@ -267,4 +268,34 @@ fn the_reply_of_a_listing_is_bounded() {
         (after, count) = (last.cookie, count + entries.len());
     }
     assert_eq!(count, 20_003, "with `file`, `.` and `..`");
+}
+
+/// The size of a file, and its bytes at the service, after a client has cut it, has written after its new end, and is
+/// lost.
+fn after_a_lost_cut(bug: Option<Bug>) -> (u64, Vec<u8>) {
+    let service = service(1_000);
+    let (client, cx) = (client(&service, true), Ctx::root());
+    let file = client.create(&cx, Ino::ROOT, b"file", 0o644).unwrap().ino;
+    client.write(&cx, file, 0, &[b'a'; 4096]).unwrap();
+    client.sync().unwrap();
+    arm(bug);
+    client.truncate(&cx, file, 100).unwrap();
+    client.write(&cx, file, 200, b"hello").unwrap();
+    arm(None);
+    let mut seen = [7; 210];
+    assert_eq!(client.read(&cx, file, 0, &mut seen), Ok(205));
+    let expected = [&[b'a'; 100][..], &[0; 100], b"hello"].concat();
+    assert_eq!(&seen[..205], expected);
+    let mut contents = vec![0; 5000];
+    let read = service.read(&cx, file, 0, &mut contents).unwrap();
+    contents.truncate(read);
+    (service.getattr(&cx, file).unwrap().size, contents)
+}
+
+#[test]
+fn a_cut_that_was_not_shipped_leaves_the_contents() {
+    assert_eq!(after_a_lost_cut(None), (4096, vec![b'a'; 4096]));
+    let (size, contents) = after_a_lost_cut(Some(Bug::ZerosOverUncut));
+    assert_eq!(size, 4096);
+    assert_ne!(contents, [b'a'; 4096]);
 }

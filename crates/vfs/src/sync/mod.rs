@@ -55,7 +55,7 @@ fn pause() {
     (0..STEPS).for_each(|_| std::hint::spin_loop());
 }
 
-/// A number of this thread. Threads that run at the same time mostly differ in its last bits.
+/// The number of this thread, which no other one has. Threads that run at the same time mostly differ in its last bits.
 #[inline]
 pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
