@@ -113,6 +113,28 @@ pub(crate) fn is_socket(fd: u32) -> bool {
     stat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
 }
 
+/// Whether a descriptor is a pipe.
+pub(crate) fn is_pipe(fd: u32) -> Result<bool> {
+    stat(fd).map(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+}
+
+/// Whether a call on a descriptor would not wait.
+pub(crate) fn is_ready(fd: u32, events: i16) -> Result<bool> {
+    let mut ready = libc::pollfd {
+        fd: fd as i32,
+        events,
+        revents: 0,
+    };
+    let args = [&raw mut ready as u64, 1, 0, 0, 0, 0];
+    // SAFETY: the kernel writes a `pollfd`.
+    result(unsafe { syscall(libc::SYS_poll, args) }).map(|count| count > 0)
+}
+
+/// Whether calls on a descriptor never wait.
+pub(crate) fn is_nonblocking(fd: u32) -> Result<bool> {
+    flags(fd).map(|flags| flags & libc::O_NONBLOCK as u32 != 0)
+}
+
 /// The device number of a file of the kernel. A server of FUSE is not asked.
 pub(crate) fn device(path: &CStr) -> Result<u64> {
     device_and_inode_of(path).map(|(device, _)| device)

@@ -16,6 +16,9 @@ const MOST: u64 = 0x7fff_f000;
 /// Bytes of a part of a copy.
 const PART: usize = 64 << 10;
 
+/// Flags of `splice` that the kernel knows.
+const SPLICE_FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+
 /// One side of a copy.
 struct Side {
     fd: u64,
@@ -58,6 +61,9 @@ pub(crate) fn copy(call: &Call) -> Answer {
         });
     }
     let len = len.min(MOST);
+    if call.number == SYS_splice {
+        check_splice(call, &from, &to)?;
+    }
     find_end_of_session(call, [&from, &to])?;
     if call.number == SYS_copy_file_range && overlaps(call, &from, &to, len)? {
         return Err(Errno::INVAL.into());
@@ -66,7 +72,10 @@ pub(crate) fn copy(call: &Call) -> Answer {
     let mut copied = 0_u64;
     while copied < len {
         let wanted = part.len().min((len - copied) as usize);
-        let done = copy_part(call, &from, &to, &mut part[..wanted]);
+        let done = match call.number {
+            SYS_splice if to.file.is_none() => splice_to_pipe(call, &from, &to, wanted),
+            _ => copy_part(call, &from, &to, &mut part[..wanted]),
+        };
         match done {
             Ok(0) => break,
             Ok(moved) => copied += moved,
@@ -79,6 +88,45 @@ pub(crate) fn copy(call: &Call) -> Answer {
     }
     call.process.count(crate::shared::Reason::Answered);
     Ok(copied)
+}
+
+/// What the kernel looks at first: the side that is not in the store must be a pipe, which has no offset. With
+/// `SPLICE_F_NONBLOCK` an empty pipe is an error.
+fn check_splice(call: &Call, from: &Side, to: &Side) -> Result<()> {
+    let flags = call.args[5] as u32;
+    let (Some(pipe), false) = (
+        [from, to].into_iter().find(|side| side.file.is_none()),
+        flags & !SPLICE_FLAGS != 0,
+    ) else {
+        return Err(Errno::INVAL);
+    };
+    let is_pipe = kernel::is_pipe(pipe.fd as u32)?;
+    match (is_pipe, pipe.offset) {
+        (false, _) => Err(Errno::INVAL),
+        (true, 0) => Ok(()),
+        (true, _) => Err(Errno::SPIPE),
+    }?;
+    let is_patient = flags & SPLICE_F_NONBLOCK == 0;
+    let waits = from.file.is_none() && !kernel::is_ready(pipe.fd as u32, POLLIN)?;
+    match waits && !is_patient {
+        true => Err(Errno::AGAIN),
+        false => Ok(()),
+    }
+}
+
+/// Moves as much of a file to a pipe as it has room for. It waits for some room, and never for more.
+fn splice_to_pipe(call: &Call, from: &Side, to: &Side, len: usize) -> Answer {
+    let start = from.offset()?;
+    // The pipe refers to these pages afterwards, so they are not used again.
+    let pages = Pages::new(len)?;
+    let read = from.transfer(call, true, pages.bytes(len))?;
+    let is_patient = call.args[5] as u32 & SPLICE_F_NONBLOCK == 0;
+    let moved = match read {
+        0 => Ok(0),
+        read => pages.splice(to.fd, read as usize, is_patient),
+    };
+    from.unread(start, read - *moved.as_ref().unwrap_or(&0))?;
+    moved
 }
 
 /// Fails if the session has ended, before anything is read.
@@ -121,6 +169,64 @@ fn copy_part(call: &Call, from: &Side, to: &Side, part: &mut [u8]) -> Answer {
         // The bytes may be lost: the call must not be made again.
         Err(Stop::Errno(Errno::NODEV)) => Err(Errno::IO.into()),
         written => written,
+    }
+}
+
+/// Pages of anonymous memory.
+struct Pages {
+    address: u64,
+    len: u64,
+}
+
+impl Pages {
+    fn new(len: usize) -> Result<Self> {
+        let (protection, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+        let len = len as u64;
+        let args = [0, len, protection as u64, kind as u64, u64::MAX, 0];
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = kernel::result(unsafe { raw::syscall(SYS_mmap, args) })?;
+        Ok(Self { address, len })
+    }
+
+    #[allow(clippy::mut_from_ref)] // one call uses them
+    fn bytes(&self, len: usize) -> &mut [u8] {
+        // SAFETY: the mapping has this length, or the call fails there, and lives as long as `self`.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.address as *mut u8, len.min(self.len as usize))
+        }
+    }
+
+    /// Gives the first bytes to a pipe, as many as it takes at once. It waits until it takes some, if it is patient.
+    fn splice(&self, pipe: u64, len: usize, is_patient: bool) -> Answer {
+        let part = [self.address, len as u64];
+        loop {
+            let (parts, flags) = (part.as_ptr() as u64, SPLICE_F_NONBLOCK.into());
+            // SAFETY: the kernel reads a part of the mapping.
+            match kernel::result(unsafe {
+                raw::syscall(SYS_vmsplice, [pipe, parts, 1, flags, 0, 0])
+            }) {
+                Err(Errno::AGAIN) if is_patient && !kernel::is_nonblocking(pipe as u32)? => {}
+                done => return Ok(done?),
+            }
+            let mut ready = pollfd {
+                fd: pipe as i32,
+                events: POLLOUT,
+                revents: 0,
+            };
+            let args = [&raw mut ready as u64, 1, u64::MAX, 0, 0, 0];
+            // SAFETY: the kernel writes a `pollfd`.
+            match unsafe { raw::syscall_unless_signal(SYS_poll, args) } {
+                Some(done) => drop(kernel::result(done)?),
+                None => return Err(Stop::Again),
+            }
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nobody uses any more. A pipe has references to its pages of its own.
+        let _ = unsafe { raw::syscall(SYS_munmap, [self.address, self.len, 0, 0, 0, 0]) };
     }
 }
 

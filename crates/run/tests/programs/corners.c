@@ -517,6 +517,41 @@ static void starts(void)
         close((int[]){fd, copy, link, dir, nameless}[n]);
 }
 
+/* A splice moves what a pipe has room for. */
+static void splices(void)
+{
+    static char bytes[100000];
+    int ends[2], small[2];
+    int fd = open("spliced", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    for (int n = 0; n < 100000; n++)
+        bytes[n] = n % 251;
+    SHOW(write(fd, bytes, sizeof bytes));
+    SHOW(pipe(ends));
+    SHOW(pipe(small));
+    SHOW(fcntl(small[1], F_SETPIPE_SZ, 4096));
+    loff_t at = 0;
+    SHOW(splice(fd, &at, small[1], NULL, 4096, 0));
+    SHOW(at);
+    SHOW(splice(fd, &at, small[1], NULL, 10, SPLICE_F_NONBLOCK));
+    SHOW(at);
+    SHOW(read(small[0], bytes + 50000, 4096));
+    SHOW(memcmp(bytes + 50000, bytes, 4096));
+    SHOW(splice(small[0], NULL, fd, &at, 10, SPLICE_F_NONBLOCK));
+    SHOW(lseek(fd, 0, SEEK_SET));
+    SHOW(splice(fd, NULL, ends[1], NULL, 1000, SPLICE_F_MORE));
+    SHOW(lseek(fd, 0, SEEK_CUR));
+    SHOW(splice(ends[0], NULL, fd, NULL, 600, SPLICE_F_NONBLOCK));
+    SHOW(lseek(fd, 0, SEEK_CUR));
+    SHOW(splice(ends[0], NULL, fd, &at, 600, 0));
+    SHOW(splice(fd, &at, ends[1], &at, 10, 0));
+    SHOW(splice(fd, &at, ends[1], NULL, 10, 0x100));
+    SHOW(splice(fd, NULL, fd, NULL, 10, 0));
+    SHOW(splice(fd, &at, ends[1], NULL, 0, 0));
+    for (int n = 0; n < 5; n++)
+        close((int[]){fd, ends[0], ends[1], small[0], small[1]}[n]);
+    SHOW(unlink("spliced"));
+}
+
 /* Data among the code, as libcrypto has them, that look like a call. */
 __asm__(".text\n"
         "looks_like_a_call: .byte 0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xc3, 0, 0, 0, 0, 0, 0, 0, 0\n");
@@ -544,6 +579,7 @@ int main(int count, char **arguments)
     directly();
     numbers();
     starts();
+    splices();
     data();
     return 0;
 }
