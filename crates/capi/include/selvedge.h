@@ -189,7 +189,7 @@ SELVEDGE_IN_BLOCK(char *, strcat, (char *to, const char *from));
 #ifndef __cplusplus /* where it is two functions */
 SELVEDGE_IN_BLOCK(void *, memchr, (const void *bytes, int byte, size_t most));
 #endif
-#if __USE_FORTIFY_LEVEL > 0 /* where gcc would meet functions that check sizes */
+#if __USE_FORTIFY_LEVEL > 0 /* where they are functions with checks of sizes */
 SELVEDGE_IN_BLOCK(void *, memcpy, (void *to, const void *from, size_t size));
 SELVEDGE_IN_BLOCK(void *, memmove, (void *to, const void *from, size_t size));
 SELVEDGE_IN_BLOCK(void *, memset, (void *to, int byte, size_t size));

@@ -7,8 +7,11 @@ use crate::mount::table;
 use crate::output;
 use ::run::{Options, Prepared};
 use medium::Guarding;
+use rustix::fs::OFlags;
 use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -75,10 +78,10 @@ impl Args {
             library: self.library.clone(),
         })
         .map_err(Failure::new)?;
-        let is_mounted = !is_mounted_there(&store, &at)? && !self.no_mount;
-        if is_mounted {
-            mount(&store, &at)?;
-        }
+        let mount = match self.no_mount {
+            true => None,
+            false => Some(Mounted::new(&store, &at)?),
+        };
         // Otherwise the processes need the custodian.
         if self.no_mount && !self.stats {
             let failed = prepared.command.exec();
@@ -87,15 +90,59 @@ impl Args {
         }
         let ended = Launcher::new().and_then(|launcher| launcher.run(&mut prepared.command));
         let counts = prepared.end().map_err(Failure::new)?;
-        if is_mounted && let Err(failure) = unmount(&at) {
-            output::complain(&failure);
-        }
+        drop(mount);
         if self.stats {
             eprint!("{counts}");
             eprintln!("{:>12}  {}", "guard", Guarding::of_environment());
         }
         Ok(ended?.code())
     }
+}
+
+/// The mount of the store, for the time of a command.
+struct Mounted<'a> {
+    at: &'a Path,
+    /// The directory, open: nobody unmounts it meanwhile, in particular no other command that has mounted it.
+    root: Option<File>,
+    /// Whether this command has mounted it.
+    is_own: bool,
+}
+
+impl<'a> Mounted<'a> {
+    /// Mounts the store, unless it is mounted.
+    fn new(store: &Path, at: &'a Path) -> Result<Self, Failure> {
+        loop {
+            let is_own = !is_mounted_there(store, at)?;
+            if is_own {
+                mount(store, at)?;
+            }
+            let mut options = OpenOptions::new();
+            options.read(true).custom_flags(OFlags::PATH.bits() as i32);
+            let root = options.open(at).map_err(|e| Failure::about(at, e))?;
+            // It may have been unmounted before it was open.
+            if is_on_mount(&root, at).map_err(|e| Failure::about(at, e))? {
+                let root = Some(root);
+                return Ok(Self { at, root, is_own });
+            }
+        }
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        self.root = None;
+        if self.is_own
+            && let Err(failure) = unmount(self.at)
+        {
+            output::complain(&failure);
+        }
+    }
+}
+
+/// Whether a directory that was opened by its path is one of another device than that above it.
+fn is_on_mount(dir: &File, at: &Path) -> std::io::Result<bool> {
+    let above = std::fs::metadata(at.join(".."))?.dev();
+    Ok(dir.metadata()?.dev() != above)
 }
 
 /// Whether the store is mounted on a directory. Fails if something else is.

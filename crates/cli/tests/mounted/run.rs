@@ -5,7 +5,8 @@ use crate::serve::{end, served, socket};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The library, which cargo builds with these tests.
 pub(crate) fn library() -> PathBuf {
@@ -79,6 +80,31 @@ END
     );
     let listed = Command::new("ls").arg(place.dir()).output().unwrap();
     assert_eq!(stdout(&listed), "clone\nd\nkept\n");
+}
+
+/// The command that has mounted the store ends first. What the other one leaves to the mount still finds it.
+#[test]
+fn a_command_does_not_unmount_under_another_one() {
+    let (place, server) = served(&[]);
+    let mut first = selvedge();
+    first.args(["run", "--store", socket(&place), "--at", place.dir_str()]);
+    first
+        .arg("--library")
+        .arg(library())
+        .args(["--", "sleep", "1"]);
+    let mut first = first.stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while !is_mounted(&place) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let script = r#"cp /bin/true "$1/program" && sleep 2 && "$1/program" && echo ran"#;
+    let output = shell(&place, &[], script);
+    assert_eq!(stdout(&output), "ran\n", "{}", stderr(&output));
+    assert!(first.wait().unwrap().success());
+    assert!(is_mounted(&place));
+    crate::fixture::run(0, &["umount", place.dir_str()]);
+    end(&place, server);
 }
 
 /// The write-ahead log needs memory that processes share, which only the mount has.

@@ -73,8 +73,8 @@ END
     end(&place, server);
 }
 
-/// A program is stopped in the middle of a write, and its file is removed when its lease is over. What it stores when it
-/// goes on does not reach the files that take the space.
+/// A program is stopped in the middle of a write, and its file is removed when its lease is over. It then goes on with the
+/// write, and hits none of the files that have taken the space.
 #[test]
 fn a_stopped_write_reaches_no_other_file() {
     let (place, server) = served(&["--lease", "1"]);

@@ -49,7 +49,7 @@ struct Shared<S: Space> {
     index: Mutex<Index>,
 }
 
-/// The bytes of the block that an allocation of so many bytes gets.
+/// The size of the block that an allocation of `bytes` bytes gets.
 pub fn usable_size(bytes: u64) -> u64 {
     match Class::of(bytes) {
         Some(class) => class.size(),

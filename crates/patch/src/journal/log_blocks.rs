@@ -57,7 +57,7 @@ impl LogBlocks {
         Lba(lba.0 + (n - first))
     }
 
-    /// Checks that a device of so many blocks has all those of the log.
+    /// Checks that a device with this number of blocks has all those of the log.
     pub(super) fn check(&self, blocks: u64) -> Result<(), JournalError> {
         let inside = |(_, lba, len): &(u64, Lba, u64)| {
             lba.0.checked_add(*len).is_some_and(|end| end <= blocks)
