@@ -188,6 +188,10 @@ pub enum Call {
         node: Node,
         /// Whether only the data were asked for.
         data_only: bool,
+        /// The offset and the length of the data, in bytes, if it was a synchronous write or `msync`. Linux writes back
+        /// their pages only (`generic_write_sync`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        range: Option<(u64, u64)>,
     },
     /// `sync` or `syncfs`.
     SyncAll,

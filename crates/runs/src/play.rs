@@ -108,7 +108,9 @@ impl<'a> Player<'a> {
             Call::SetXattr { node, name, value } => {
                 set_xattr(fs, &cx, on(node)?, name, value.as_ref())
             }
-            Call::Sync { node, data_only } => self.sync(fs, *node, *data_only),
+            Call::Sync {
+                node, data_only, ..
+            } => self.sync(fs, *node, *data_only),
             Call::SyncAll if self.order => self.barrier(fs),
             Call::SyncAll => fs.sync(),
             Call::Barrier => self.barrier(fs),

@@ -43,6 +43,7 @@ impl Calls {
         let call = Call::Sync {
             node: Node(node),
             data_only: false,
+            range: None,
         };
         self.add(call, &format!("fsync {node}"));
     }

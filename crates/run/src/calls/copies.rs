@@ -90,7 +90,7 @@ pub(crate) fn copy(call: &Call) -> Answer {
     Ok(copied)
 }
 
-/// What the kernel looks at first: the side that is not in the store must be a pipe, which has no offset. With
+/// Checks the arguments of a splice: the side that is not in the store must be a pipe, which has no offset. With
 /// `SPLICE_F_NONBLOCK` an empty pipe is an error.
 fn check_splice(call: &Call, from: &Side, to: &Side) -> Result<()> {
     let flags = call.args[5] as u32;
@@ -190,7 +190,7 @@ impl Pages {
 
     #[allow(clippy::mut_from_ref)] // one call uses them
     fn bytes(&self, len: usize) -> &mut [u8] {
-        // SAFETY: the mapping has this length, or the call fails there, and lives as long as `self`.
+        // SAFETY: the mapping has this length, or the call fails there; it lasts until `self` is dropped.
         unsafe {
             std::slice::from_raw_parts_mut(self.address as *mut u8, len.min(self.len as usize))
         }

@@ -1,7 +1,7 @@
 //! The properties in which the models differ, and what requests of durability force.
 
 use super::{Change, Modelled};
-use crate::{Call, Node};
+use crate::{Call, Node, PAGE_BYTES};
 
 /// The order of names, attributes and lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,11 @@ pub(super) fn forced(modelled: &Modelled<'_>, rules: &Rules) -> Vec<Vec<usize>> 
             _ if rules.fsync == Fsync::AtReturn => {
                 (modelled.before[n]..modelled.before[n + 1]).collect()
             }
-            Call::Sync { node, data_only } => forced.sync(node, data_only, modelled.before[n]),
+            Call::Sync {
+                node,
+                data_only,
+                range,
+            } => forced.sync(node, (data_only, range), modelled.before[n]),
             Call::SyncAll => forced.with_needs((0..modelled.before[n]).collect()),
             Call::Make { .. }
             | Call::Link { .. }
@@ -137,8 +141,16 @@ struct Forced<'a, 'r> {
 
 impl Forced<'_, '_> {
     /// The effects that are new when `fsync` returns, of those before `end`.
-    fn sync(&mut self, node: Node, data_only: bool, end: usize) -> Vec<usize> {
-        let touching: Vec<usize> = self.modelled.touching(node, end).collect();
+    fn sync(
+        &mut self,
+        node: Node,
+        (data_only, range): (bool, Option<(u64, u64)>),
+        end: usize,
+    ) -> Vec<usize> {
+        let touching = self.modelled.touching(node, end);
+        let touching: Vec<usize> = touching
+            .filter(|n| range.is_none_or(|range| self.is_written_back(*n, range)))
+            .collect();
         let is_directory = self.is_directory(node);
         // The names in a directory are its data.
         let data_only = data_only && !is_directory;
@@ -154,6 +166,25 @@ impl Forced<'_, '_> {
             Fsync::Journal => self.up_to_last(&touching, data_only, end),
         };
         self.with_needs(wanted)
+    }
+
+    /// Whether the write-back of a range of the file has an effect: data have pages in it. The lengths that these need are
+    /// among their needs.
+    fn is_written_back(&self, n: usize, (off, len): (u64, u64)) -> bool {
+        let pages = |off: u64, len: u64| off / PAGE_BYTES..(off + len).div_ceil(PAGE_BYTES);
+        let wanted = pages(off, len);
+        match &self.modelled.effects[n].change {
+            Change::Data { off, data, .. } | Change::Store { off, data, .. } => {
+                let pages = pages(*off, data.len);
+                pages.start < wanted.end && wanted.start < pages.end
+            }
+            Change::Clear { off, len, .. } => {
+                let pages = pages(*off, *len);
+                pages.start < wanted.end && wanted.start < pages.end
+            }
+            Change::Grow { .. } => false,
+            Change::Call(_) => true,
+        }
     }
 
     fn is_directory(&self, node: Node) -> bool {

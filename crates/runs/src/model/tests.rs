@@ -53,6 +53,12 @@ impl Script {
             ["fsync", name] => Call::Sync {
                 node: self.node(name),
                 data_only: false,
+                range: None,
+            },
+            ["dsync", name, off, len] => Call::Sync {
+                node: self.node(name),
+                data_only: true,
+                range: Some((off.parse().unwrap(), len.parse().unwrap())),
             },
             ["rename", from, to] => Call::Rename {
                 from: at(from),
@@ -177,6 +183,32 @@ fn fsync_of_a_file_keeps_its_name_except_under_posix() {
         let expected = match model {
             Model::Posix => set(&["", "f=a"]),
             _ => set(&["f=a"]),
+        };
+        assert_eq!(found, expected, "{model}");
+    }
+}
+
+/// A synchronous write makes its own pages durable, not those of earlier writes.
+#[test]
+fn a_synchronous_write_is_not_an_fsync_of_the_file() {
+    let script = "create f\nat f 0 a\nat f 4096 a\nfsync f\nfsync .\n=\nat f 0 b\nat f 4096 b\ndsync f 4096 1\nsay done\n";
+    for model in Model::ALL {
+        let run = run(script);
+        let modelled = Modelled::new(&run, model).unwrap();
+        let legal = Legal::new(&modelled, run.entries.len());
+        let pages = |tree: &Tree| {
+            let names = &tree.get(Node::ROOT).unwrap().names;
+            let bytes = tree.get(*names.values().next().unwrap()).unwrap();
+            let bytes = bytes.contents.bytes(4097).unwrap();
+            String::from_utf8(vec![bytes[0], bytes[4096]]).unwrap()
+        };
+        let found: BTreeSet<_> = legal
+            .states(1)
+            .map(|(_, present)| pages(&modelled.tree(&present)))
+            .collect();
+        let expected = match model {
+            Model::Ext4Journal | Model::AtReturn => set(&["bb"]),
+            _ => set(&["ab", "bb"]),
         };
         assert_eq!(found, expected, "{model}");
     }

@@ -123,7 +123,12 @@ impl Recorder {
                     true => format!("fdatasync({})", inner.path(node)),
                     false => format!("fsync({})", inner.path(node)),
                 };
-                inner.push(cx, Call::Sync { node, data_only }, text)
+                let call = Call::Sync {
+                    node,
+                    data_only,
+                    range: None,
+                };
+                inner.push(cx, call, text)
             },
         )
     }

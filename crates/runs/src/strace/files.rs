@@ -231,15 +231,28 @@ impl State {
         self.push(Call::Write { node, off, data }, text)?;
         let all = open.durable == Durable::All || flags.has("RWF_SYNC");
         if all || open.durable == Durable::Data || flags.has("RWF_DSYNC") {
-            self.synced(node, !all);
+            // It is durable when the call has returned, and others may have called meanwhile.
+            let (call, text) = self.sync_of(node, !all, Some((off, len)));
+            return self.push(call, text);
         }
         Ok(())
     }
 
-    fn synced(&mut self, node: Node, data_only: bool) {
+    fn sync_of(&self, node: Node, data_only: bool, range: Option<(u64, u64)>) -> (Call, String) {
         let verb = if data_only { "fdatasync" } else { "fsync" };
-        let text = format!("{verb}({})", self.path(node));
-        self.push_sync(Call::Sync { node, data_only }, text);
+        let part = range.map(|(off, len)| format!(", {off}, {len} bytes"));
+        let text = format!("{verb}({}{})", self.path(node), part.unwrap_or_default());
+        let call = Call::Sync {
+            node,
+            data_only,
+            range,
+        };
+        (call, text)
+    }
+
+    fn synced(&mut self, node: Node, data_only: bool, range: Option<(u64, u64)>) {
+        let (call, text) = self.sync_of(node, data_only, range);
+        self.push_sync(call, text);
     }
 
     /// Sets the length of a file, if it is another one.
@@ -295,7 +308,7 @@ impl State {
     /// `fsync` and `fdatasync`.
     pub(super) fn sync_call(&mut self, args: &Args<'_>, data_only: bool) -> Done {
         if let Some(node) = self.node_of_fd(args, 0)? {
-            self.synced(node, data_only);
+            self.synced(node, data_only, None);
         }
         Ok(())
     }
@@ -316,10 +329,12 @@ impl State {
         let node = self.process().and_then(|process| {
             let maps = process.maps.borrow();
             let is_in = |map: &&Mapping| map.at <= at && at - map.at < map.len;
-            maps.iter().rev().find(is_in).map(|map| map.node)
+            let map = maps.iter().rev().find(is_in)?;
+            let len = (args.number(1).ok()? as u64).min(map.len - (at - map.at));
+            Some((map.node, (map.off + (at - map.at), len)))
         });
-        if let Some(node) = node {
-            self.synced(node, true);
+        if let Some((node, range)) = node {
+            self.synced(node, true, Some(range));
         }
         Ok(())
     }
@@ -336,7 +351,8 @@ impl State {
         let open = self.process().and_then(|process| process.open(fd));
         if let Some(node) = open.and_then(|open| open.node()) {
             let at = at as u64;
-            self.mapped(Mapping { at, len, node });
+            let off = args.offset(5)?;
+            self.mapped(Mapping { at, len, off, node });
         }
         Ok(())
     }

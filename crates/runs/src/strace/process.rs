@@ -83,6 +83,8 @@ pub(super) struct Surroundings {
 pub(super) struct Mapping {
     pub(super) at: u64,
     pub(super) len: u64,
+    /// The offset in the file.
+    pub(super) off: u64,
     pub(super) node: Node,
 }
 

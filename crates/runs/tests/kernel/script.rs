@@ -316,7 +316,11 @@ impl Player {
             (false, false) => self.file(name).sync_all(),
         }
         .unwrap();
-        Call::Sync { node, data_only }
+        Call::Sync {
+            node,
+            data_only,
+            range: None,
+        }
     }
 
     fn sync(&self) {
