@@ -15,8 +15,8 @@
 //! 5. At the end of a session its locks are released, its reserve is free, and what only it has held is
 //!    deleted. Accepted changes stay.
 //!    A client that stores contents itself may be in the middle of a store when its session ends: it may be stopped
-//!    (Ctrl-Z). What is freed from then on stays unused until it has closed its connection, which it does after its last
-//!    store, or has ended.
+//!    (Ctrl-Z). Pages that are freed from then on stay unused until it has closed its connection, which it does after its
+//!    last store, or has ended.
 //! 6. A panic ends one connection.
 //!
 //! Each connection has a thread that receives, and one that serves requests. One more thread accepts connections, sends what clients

@@ -52,7 +52,7 @@ pub(super) struct Outbox {
     unsent: Mutex<VecDeque<u8>>,
     pub(super) room: Arc<Room>,
     is_closed: AtomicBool,
-    /// What [`close`](Self::close) ends.
+    /// The directions that [`close`](Self::close) ends.
     ends: Shutdown,
 }
 

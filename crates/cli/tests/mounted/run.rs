@@ -82,7 +82,7 @@ END
     assert_eq!(stdout(&listed), "clone\nd\nkept\n");
 }
 
-/// The command that has mounted the store ends first. What the other one leaves to the mount still finds it.
+/// The command that has mounted the store ends first. The other one still executes programs of the store.
 #[test]
 fn a_command_does_not_unmount_under_another_one() {
     let (place, server) = served(&[]);

@@ -205,8 +205,8 @@ impl<P: Pmem, H: Host> Speculation<P, H> {
         Ok(true)
     }
 
-    /// Whether a call that was not shipped has cut the file. What it has cut off are the contents until then: nothing is
-    /// stored over them, since the client may end before.
+    /// Whether a call that was not shipped has cut the file. Nothing is stored over the contents that are cut off: they
+    /// stay if the client ends before.
     fn is_cut(&self, file: &Inode) -> bool {
         let committed = aerie_objects::size(self.overlay().base(), file.object).unwrap_or(0);
         committed > file.attr.size && !hit(Bug::ZerosOverUncut)

@@ -16,7 +16,7 @@ const MOST: u64 = 0x7fff_f000;
 /// Bytes of a part of a copy.
 const PART: usize = 64 << 10;
 
-/// Flags of `splice` that the kernel knows.
+/// The flags of `splice`.
 const SPLICE_FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
 
 /// One side of a copy.
