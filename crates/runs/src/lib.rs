@@ -26,6 +26,6 @@ mod tree;
 pub use bytes::Bytes;
 pub use call::{Blob, Call, Kind, Node, Place};
 pub use html::{html, timeline};
-pub use recorder::{OUTPUT_XATTR, Recorder};
+pub use recorder::{OUTPUT_NAME, PassOn, Recorder, WithOutput};
 pub use run::{Entry, Header, Run, RunError, Source, Writer};
 pub use tree::{Contents, Difference, Inode, PAGE_BYTES, Tree};

@@ -82,6 +82,9 @@ pub(crate) struct Args {
     /// Calls that change something run serially. The recording ends with the mount.
     #[arg(long, value_name = "RUN")]
     record: Option<PathBuf>,
+    /// Record the output of the program that `crash record` runs, and pass it on
+    #[arg(long, hide = true, requires = "record")]
+    record_output: bool,
     /// Seed of the simulated power cut
     #[arg(long, value_name = "S", requires = "simulate_power_cut")]
     seed: Option<u64>,
@@ -111,6 +114,7 @@ impl Args {
         let mut options = Options::parse(self.options.iter().map(String::as_str), self.sloppy)
             .map_err(|e| Failure::new(e).with_code(code::MOUNT_USAGE))?;
         options.record = self.record.as_deref().map(absolute).transpose()?;
+        options.record_output = self.record_output;
         if self.fake {
             return Ok(ExitCode::SUCCESS);
         }

@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub threads: Option<usize>,
     /// `--record`: the directory of the run that is recorded, and of no other option.
     pub record: Option<PathBuf>,
+    /// `--record-output`: whether the run has the output of a program, which is passed on.
+    pub record_output: bool,
     /// Options of engines.
     pub engine: Vec<Given>,
 }

@@ -10,12 +10,16 @@ use crate::mount::{daemon, facts, server};
 use fuse::{Fact, Facts, Mount, MountOptions, STATS_XATTR};
 use groups::{Grouped, ProcFs};
 use medium::EffectiveDurability;
-use runs::Recorder;
-use rustix::process::geteuid;
+use runs::{Recorder, WithOutput};
+use rustix::io::dup;
+use rustix::process::{getegid, geteuid};
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use std::fmt::Display;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,6 +112,9 @@ pub(crate) fn serve(
             return Err(e);
         }
     };
+    // Before standard output is let go.
+    let outlet = options.record_output.then(|| dup(std::io::stdout()));
+    let outlet = outlet.transpose().map_err(failed)?;
     let first = format!("{} is mounted on {}", kernel.source, dir.display());
     let told = match quiet {
         true => String::new(),
@@ -123,7 +130,10 @@ pub(crate) fn serve(
     let last = recorder.clone();
     let opened = match recorder {
         Some(recorder) => Opened {
-            fs: recorder,
+            fs: match outlet {
+                Some(outlet) => Arc::new(with_output(recorder, outlet)),
+                None => recorder,
+            },
             ..opened
         },
         None => opened,
@@ -143,6 +153,15 @@ fn recorded(opened: &Opened, options: &Options) -> Result<Option<Arc<Recorder>>,
     recorder
         .map(|recorder| Some(Arc::new(recorder)))
         .map_err(failed)
+}
+
+/// A recorder with a file for the output of a program, which is passed on.
+fn with_output(recorder: Arc<Recorder>, outlet: OwnedFd) -> WithOutput {
+    let mut outlet = File::from(outlet);
+    let owner = (geteuid().as_raw(), getegid().as_raw());
+    // A reader of the output may have ended.
+    let pass_on = move |bytes: &[u8]| drop(outlet.write_all(bytes));
+    WithOutput::new(recorder, owner, Box::new(pass_on))
 }
 
 /// Serves what is open and mounted, to the end.

@@ -137,6 +137,35 @@ fn a_run_shows_its_calls_and_output() {
     assert!(stderr(&again).contains("not empty"), "{}", stderr(&again));
 }
 
+/// Children that go on after the program have their output in the run, too.
+#[test]
+fn output_is_in_the_run_where_it_was_written() {
+    for _ in 0..5 {
+        let place = Fixture::new();
+        let out = place.path("run").display().to_string();
+        let script = "echo one >f; (cd /; sleep 0.2; echo child) & echo early; sync f; echo late";
+        let output = run(
+            0,
+            &["crash", "record", "--out", &out, "--", "sh", "-c", script],
+        );
+        assert_eq!(stdout(&output), "early\nlate\nchild\n");
+        let shown = stdout(&run(0, &["crash", "show", &out]));
+        let at = |text: &str| {
+            shown
+                .find(text)
+                .unwrap_or_else(|| panic!("{text}: {shown}"))
+        };
+        let order = [
+            "output 'early",
+            "fsync('f')",
+            "output 'late",
+            "output 'child",
+        ]
+        .map(at);
+        assert!(order.is_sorted(), "{shown}");
+    }
+}
+
 #[test]
 fn a_page_reports_failures_beside_the_timeline() {
     let recorded = Recorded::new("two-file-commit", "workload", &[]);

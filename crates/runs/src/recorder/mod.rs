@@ -1,5 +1,9 @@
 //! Records the calls on a mounted file system.
 
+mod output;
+
+pub use output::{OUTPUT_NAME, PassOn, WithOutput};
+
 use crate::{Bytes, Call, Entry, Header, Kind, Node, Place, RunError, Tree, Writer};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -9,10 +13,6 @@ use vfs::{
     Attr, Ctx, Errno, Fallocate, FileSystem, FileSystemLayer, Ino, Name, NewNode, OpenFlags,
     Removal, RenameFlags, Result, SetAttr, XattrMode,
 };
-
-/// The attribute of the root by which a launcher reports what the program has written to its
-/// standard output. It is recorded, and not stored.
-pub const OUTPUT_XATTR: &[u8] = b"user.selvedge.output";
 
 /// Most processes whose names are kept.
 const NAMES_MAX: usize = 4096;
@@ -75,6 +75,23 @@ impl Recorder {
             fs,
             inner: Mutex::new(inner),
         })
+    }
+
+    /// Records what a program writes to its standard output.
+    ///
+    /// # Errors
+    /// The run cannot be written.
+    pub fn output(&self, cx: &Ctx, bytes: &[u8]) -> Result<()> {
+        self.recorded(
+            cx,
+            |_| Ok(()),
+            |inner, ()| {
+                let data = inner.writer.keep(bytes)?;
+                let start = &bytes[..bytes.len().min(60)];
+                let text = format!("output '{}'", Bytes::from(start));
+                inner.push(cx, Call::Output { data }, text)
+            },
+        )
     }
 
     /// Writes the run out, so that it can be explored.
@@ -496,26 +513,6 @@ impl FileSystemLayer for Recorder {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        if ino == Ino::ROOT && name == OUTPUT_XATTR {
-            return self.recorded(
-                cx,
-                |_| Ok(()),
-                |inner, ()| {
-                    let data = inner.writer.keep(value)?;
-                    let start = &value[..value.len().min(60)];
-                    let text = format!("output '{}'", Bytes::from(start));
-                    // The launcher passes it on for the program.
-                    inner.push(
-                        &Ctx {
-                            pid: 0,
-                            ..cx.clone()
-                        },
-                        Call::Output { data },
-                        text,
-                    )
-                },
-            );
-        }
         self.recorded(
             cx,
             |fs| fs.setxattr(cx, ino, name, value, mode),

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{Run, Source};
 use oracle::{ModelFs, ModelOptions};
+use parking_lot::Mutex;
 
 fn recorder(dir: &Path, prepare: impl FnOnce(&dyn FileSystem)) -> Recorder {
     let model = Arc::new(ModelFs::new(ModelOptions::default()));
@@ -103,18 +104,29 @@ fn a_run_without_its_last_bytes_can_be_read() {
 }
 
 #[test]
-fn output_is_recorded_and_not_stored() {
+fn output_is_recorded_and_passed_on_before_a_write_returns() {
     let dir = tempfile::tempdir().unwrap();
     let cx = Ctx::root();
-    let recorder = recorder(dir.path(), |_| ());
-    let fs: &dyn FileSystem = &recorder;
-    fs.setxattr(&cx, Ino::ROOT, OUTPUT_XATTR, b"done\n", XattrMode::Set)
-        .unwrap();
-    assert_eq!(fs.listxattr(&cx, Ino::ROOT).unwrap(), Vec::<Vec<u8>>::new());
+    let recorder = Arc::new(recorder(dir.path(), |_| ()));
+    let passed = Arc::new(Mutex::new(Vec::<u8>::new()));
+    let to = Arc::clone(&passed);
+    let pass_on: PassOn = Box::new(move |bytes| to.lock().extend(bytes));
+    let fs = WithOutput::new(Arc::clone(&recorder), (0, 0), pass_on);
+    let fs: &dyn FileSystem = &fs;
+    let output = || fs.lookup(&cx, Ino::ROOT, OUTPUT_NAME.as_bytes()).unwrap();
+    fs.open(&cx, output().ino, OpenFlags::WRITE).unwrap();
+    assert_eq!(fs.write(&cx, output().ino, 0, b"done\n"), Ok(5));
+    assert_eq!(*passed.lock(), b"done\n");
+    fs.mkdir(&cx, Ino::ROOT, b"later", 0o755).unwrap();
+    fs.release(output().ino);
     recorder.end().unwrap();
     let run = Run::load(&dir.path().join("run")).unwrap();
-    let Call::Output { data } = run.entries[run.header.setup].call else {
+    let [first, later] = &run.entries[run.header.setup..] else {
         panic!("{:?}", run.entries)
     };
+    let Call::Output { data } = first.call else {
+        panic!("{first:?}")
+    };
     assert_eq!(run.bytes(data), b"done\n");
+    assert!(matches!(later.call, Call::Make { .. }));
 }

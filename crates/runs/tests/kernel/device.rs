@@ -3,14 +3,14 @@
 use crate::kernel::{Kernel, SCRATCH, run};
 use fuse::{Mount, MountOptions, Unmounter};
 use oracle::{ModelFs, ModelOptions};
-use runs::{Header, OUTPUT_XATTR, Recorder, Run, Source, Tree};
+use runs::{Header, Recorder, Run, Source, Tree};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use tempfile::TempDir;
-use vfs::{Ctx, FileSystem, Ino, XattrMode};
+use vfs::{Ctx, FileSystem, Ino};
 
 /// A loop device over a file of a recorded mount.
 pub struct Device {
@@ -70,16 +70,7 @@ impl Device {
     /// Records a number between the writes.
     pub fn mark(&self, number: usize) {
         let text = number.to_string();
-        let (cx, fs) = (Ctx::root(), &*self.recorder);
-        FileSystem::setxattr(
-            fs,
-            &cx,
-            Ino::ROOT,
-            OUTPUT_XATTR,
-            text.as_bytes(),
-            XattrMode::Set,
-        )
-        .unwrap();
+        self.recorder.output(&Ctx::root(), text.as_bytes()).unwrap();
     }
 
     /// The writes, flushes and marks.

@@ -6,10 +6,9 @@ use crate::mount::table;
 use crate::output::{self, count};
 use crate::types::Type;
 use engine::values::listed;
-use runs::{OUTPUT_XATTR, Run};
-use rustix::fs::{XattrFlags, setxattr};
+use runs::{OUTPUT_NAME, Run};
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Write};
+use std::fs::OpenOptions;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -143,7 +142,13 @@ impl Args {
 
     fn mount(&self, image: &Path, dir: &Path) -> Result<Child, Failure> {
         let mut mount = ourselves()?;
-        mount.args(["mount", "--foreground", "--quiet", "--record"]);
+        mount.args([
+            "mount",
+            "--foreground",
+            "--quiet",
+            "--record-output",
+            "--record",
+        ]);
         mount.arg(&self.out);
         mount.args(["--type", &format!("{:?}", self.fs_type)]);
         if let Some(mode) = &self.mode {
@@ -172,37 +177,34 @@ impl Args {
             return Err(Failure::new("a command is needed"));
         };
         let arguments = arguments.iter().map(|word| with_dir(word, dir));
+        // The output is recorded when a write to it returns: a pipe would have it later.
+        let output = dir.join(OUTPUT_NAME);
+        let opened = OpenOptions::new().append(true).open(&output);
+        let opened = opened.map_err(|e| Failure::about(&output, e))?;
         let mut child = Command::new(program)
             .args(arguments)
             .current_dir(dir)
-            .stdout(Stdio::piped())
+            .stdout(opened)
             .spawn()
             .map_err(|e| Failure::about(Path::new(program), e))?;
-        if let Some(output) = child.stdout.take() {
-            pass_on(output, dir)?;
+        let ended = child.wait().map_err(Failure::new);
+        // Children that go on write to it, too.
+        while is_open(&output) {
+            thread::sleep(Duration::from_millis(20));
         }
-        child.wait().map_err(Failure::new)
+        ended
     }
 }
 
-/// Passes the output of the program on, to standard output and to the recorder.
-fn pass_on(mut output: impl Read, dir: &Path) -> Result<(), Failure> {
-    let name = OsStr::new(std::str::from_utf8(OUTPUT_XATTR).map_err(Failure::new)?);
-    let mut buf = [0; 32 << 10];
-    loop {
-        let len = match output.read(&mut buf) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            len => len.map_err(Failure::new)?,
-        };
-        if len == 0 {
-            return Ok(());
-        }
-        setxattr(dir, name, &buf[..len], XattrFlags::empty())
-            .map_err(|e| Failure::about(dir, format_args!("cannot record the output: {e}")))?;
-        // A reader of the output may have ended.
-        let _ = io::stdout().write_all(&buf[..len]);
-        let _ = io::stdout().flush();
-    }
+/// Whether a process has a file open.
+fn is_open(file: &Path) -> bool {
+    let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_number = |name: OsString| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    let mut processes = entries("/proc".into()).filter(|entry| is_number(entry.file_name()));
+    processes.any(|process| {
+        let mut descriptors = entries(process.path().join("fd"));
+        descriptors.any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == file))
+    })
 }
 
 /// Whether the recording of a mount has begun.
