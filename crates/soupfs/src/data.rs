@@ -62,8 +62,8 @@ impl<P: Pmem> Volume<P> {
     fn page_for(&self, state: &mut State, block: u64, is_whole: bool) -> Res<Page> {
         let old = self.page_of(state, block)?;
         let is_own = state.file.staged.is_own(block);
-        // A crash may show a file without a name under its old one, and then as it was.
-        let copies = self.copies_data || state.links == 0;
+        // A crash may show a file under the name that it had, and then as it was.
+        let copies = self.copies_data || (state.links == 0 && !state.is_gone());
         if let Some(page) = old.filter(|_| is_own || !copies) {
             if !is_own {
                 state.file.dirty.insert(block);
@@ -288,6 +288,9 @@ impl<P: Pmem> Volume<P> {
             Fallocate::Allocate { .. } if !keeps_size => end,
             _ => end.min(state.size),
         };
+        if matches!(parts.kind, Fallocate::Allocate { .. }) && last < end {
+            self.must_fit(&state, parts.at, end)?;
+        }
         let done = match parts.kind {
             Fallocate::Allocate { .. } => self.reserve(&mut state, parts.at, last),
             Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
@@ -322,6 +325,16 @@ impl<P: Pmem> Volume<P> {
         });
         (grown.to, grown.mtime) = (size, state.mtime);
         Ok(next == end)
+    }
+
+    /// Fails if there is no space for the blocks past the end of a file up to `end`, which are not taken.
+    fn must_fit(&self, state: &State, off: u64, end: u64) -> Res<()> {
+        let first = (off / PAGE).max(state.size.div_ceil(PAGE));
+        let wanted = end.div_ceil(PAGE).saturating_sub(first);
+        match wanted > self.alloc.free(&self.space)?.pages {
+            true => Err(Errno::NOSPC.into()),
+            false => Ok(()),
+        }
     }
 
     /// Takes back the size that the parts of a fallocate have added before one failed, unless another

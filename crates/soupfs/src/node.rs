@@ -301,6 +301,11 @@ impl State {
         self.kind == FileType::Directory
     }
 
+    /// Whether it is a file that no crash shows any more: it has no name, and its removals are persistent.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.links == 0 && self.removals.iter().all(|mark| mark.is_done())
+    }
+
     pub(crate) fn attr(&self, ino: Ino) -> Attr {
         Attr {
             ino,

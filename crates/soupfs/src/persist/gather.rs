@@ -184,8 +184,10 @@ impl<P: Pmem> Part<'_, P> {
     fn take_node(&mut self, node: &Arc<Node>, state: &mut State) -> Res<()> {
         let core = self.core;
         let line = Line(node.ino.0);
-        if state.links == 0 && state.is_stored {
-            // A crash shows it under its old name, if at all, and then as it was.
+        let keeps_space = state.is_gone() && !state.file.is_clean();
+        if state.links == 0 && state.is_stored && !keeps_space {
+            // A crash shows it under its old name, if at all, and then as it was. An open one that
+            // is gone for good gives back the space that was cut off.
             return Ok(());
         }
         self.use_units(state.file.dirty_pages());

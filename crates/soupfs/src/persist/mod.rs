@@ -143,7 +143,11 @@ impl<P: Pmem> Volume<P> {
     /// Puts a node back into the list if it has changes.
     fn relist(&self, node: &Arc<Node>) {
         let state = node.state.read();
-        let has_own = state.links > 0 && (state.is_dirty || !state.file.is_clean());
+        let is_clean = state.file.is_clean();
+        let has_own = match state.links {
+            0 => state.is_gone() && !is_clean,
+            _ => state.is_dirty || !is_clean,
+        };
         if has_own || state.changes.has_waiting() {
             self.touch(node, &state);
         }

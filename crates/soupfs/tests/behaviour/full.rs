@@ -160,6 +160,56 @@ fn a_large_fallocate_is_made_in_parts() {
     assert_eq!(check(&*pm).findings, []);
 }
 
+/// As a program does that has the log of another one cut, which somebody has removed.
+#[test]
+fn a_file_without_a_name_gives_back_what_is_cut_off() {
+    for mode in [Mode::InPlace, Mode::Atomic] {
+        let (pm, fs) = made(16 << 20, mode);
+        let (cx, file) = (Ctx::root(), create(&fs, "f"));
+        let free = || fs.statfs().unwrap().blocks_free;
+        let before = free();
+        let data = vec![1; 10 << 20];
+        fs.write(&cx, file, 0, &data).unwrap();
+        fs.sync().unwrap();
+        fs.unlink(&cx, Ino::ROOT, b"f").unwrap();
+        fs.truncate(&cx, file, 0).unwrap();
+        fs.sync().unwrap();
+        fs.sync().unwrap();
+        assert!(free() + 8 >= before, "{mode:?}: {} of {before}", free());
+        for round in 0..3 {
+            let data = vec![round; 10 << 20];
+            fs.write(&cx, file, 0, &data).unwrap();
+            fs.sync().unwrap();
+            let mut found = vec![0; 10 << 20];
+            fs.read(&cx, file, 0, &mut found).unwrap();
+            assert!(found == data, "{mode:?}");
+            if mode == Mode::Atomic {
+                fs.truncate(&cx, file, 0).unwrap();
+                fs.sync().unwrap();
+            }
+        }
+        fs.forget(file, 1);
+        fs.sync().unwrap();
+        assert!(free() + 8 >= before, "{mode:?}: {} of {before}", free());
+        fs.close().unwrap();
+        assert_eq!(check(&*pm).findings, []);
+    }
+}
+
+/// Space past the end is not taken, but there must be some.
+#[test]
+fn a_fallocate_past_the_end_must_fit() {
+    let (_pm, fs) = made(4 << 20, Mode::default());
+    let (cx, file) = (Ctx::root(), create(&fs, "f"));
+    fs.write(&cx, file, 0, b"text").unwrap();
+    let keep = Fallocate::Allocate { keep_size: true };
+    let far = |len| fs.fallocate(&cx, file, keep, 0, len);
+    assert_eq!(far(1 << 40), Err(Errno::NOSPC));
+    assert_eq!(far(8 << 20), Err(Errno::NOSPC));
+    assert_eq!(far(1 << 20), Ok(()));
+    assert_eq!(fs.getattr(&cx, file).unwrap().size, 4);
+}
+
 #[test]
 fn a_large_fallocate_that_fails_gives_back_its_parts() {
     let (pm, fs) = made(200 << 20, Mode::default());
