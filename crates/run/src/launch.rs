@@ -214,7 +214,8 @@ fn unusable(path: &Path, source: io::Error) -> Error {
     }
 }
 
-fn is_supported() -> bool {
+/// Whether the processor has the instruction that saves the state of a program. Emulators may lack it.
+pub(crate) fn is_supported() -> bool {
     std::arch::is_x86_feature_detected!("xsavec")
 }
 

@@ -139,6 +139,12 @@ pub fn start(backend: &'static dyn Backend) {
     let Some((start, dropped)) = environment::start() else {
         return;
     };
+    if !launch::is_supported() {
+        eprintln!(
+            "selvedge run: this processor, or emulator, has no XSAVEC; calls go to the kernel"
+        );
+        return;
+    }
     if let Err(errno) = begin(start, &dropped, backend) {
         eprintln!("selvedge run: cannot start: {errno}; calls go to the kernel");
     }

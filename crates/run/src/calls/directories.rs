@@ -5,7 +5,7 @@ use crate::kernel;
 use crate::memory;
 use crate::process::File;
 use crate::walk::path_of;
-use libc::{SYS_chdir, SYS_fchdir};
+use libc::{PATH_MAX, SYS_chdir, SYS_fchdir};
 use std::ffi::CString;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Attr, Cookie, Errno, FileSystem, FileType, perm};
@@ -102,6 +102,9 @@ fn show(call: &Call, cwd: &File) -> Answer {
     let mut path = call.process.at.clone();
     path.extend(path_of(call.process, open_directory(cwd)?, cwd.ino())?);
     path.push(0);
+    if path.len() > PATH_MAX as usize {
+        return Err(Errno::NAMETOOLONG.into()); // libc walks up then
+    }
     let [address, len, ..] = call.args;
     if (len as usize) < path.len() {
         return Err(Errno::RANGE.into());

@@ -31,6 +31,20 @@ impl Wanted {
         self.flags & flag != 0
     }
 
+    /// Checks flags that exclude each other.
+    fn check(&self) -> Result<()> {
+        let makes_nameless = self.has(TMPFILE);
+        let is_wrong = match self.flags & (O_CREAT | O_DIRECTORY) {
+            O_DIRECTORY => makes_nameless && self.flags & O_ACCMODE == O_RDONLY,
+            both if both == O_CREAT | O_DIRECTORY => true,
+            _ => makes_nameless,
+        };
+        match is_wrong {
+            true => Err(Errno::INVAL),
+            false => Ok(()),
+        }
+    }
+
     /// The flags of the description.
     fn kept(&self) -> u32 {
         (self.flags & !(OF_OPEN_ONLY | O_CLOEXEC)) as u32 | LARGE
@@ -53,6 +67,11 @@ pub(crate) fn open(call: &Call) -> Answer {
             }
             (At::dir(0), flags as i32, mode)
         }
+    };
+    // The kernel ignores all others with `O_PATH`.
+    let flags = match flags & O_PATH {
+        0 => flags,
+        _ => flags & (O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
     };
     let mode = mode as u32 & 0o7777 & !call.process.umask();
     let wanted = Wanted { flags, mode };
@@ -94,6 +113,7 @@ impl Opening<'_> {
             let Some(start) = call.start(at)? else {
                 return Err(Stop::Kernel);
             };
+            self.wanted.check()?;
             self.reserve_in_advance()?;
             if let Start::Named(file) = &start.0 {
                 return self.again(file);
@@ -192,7 +212,7 @@ impl Opening<'_> {
             return self.made(session, &made, None);
         }
         let mut access = open_flags(wanted.flags as u32);
-        access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC) && !is_path);
+        access.set(OpenFlags::TRUNCATE, wanted.has(O_TRUNC));
         if access.contains(OpenFlags::TRUNCATE) {
             perm::may_open(&session.cx, attr, access)?;
             cut()?;
@@ -205,7 +225,7 @@ impl Opening<'_> {
     }
 
     fn create(&self, session: &Session, found: &Found<'_>) -> Answer {
-        if !self.wanted.has(O_CREAT) || self.wanted.has(O_PATH) {
+        if !self.wanted.has(O_CREAT) {
             return Err(Errno::NOENT.into());
         }
         if found.has_slash {

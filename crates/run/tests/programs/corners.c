@@ -517,6 +517,25 @@ static void starts(void)
         close((int[]){fd, copy, link, dir, nameless}[n]);
 }
 
+/* A path that is longer than the kernel's buffer, and flags that exclude each other. */
+static void long_path(void)
+{
+    char name[251];
+    memset(name, 'n', 250);
+    name[250] = 0;
+    for (int n = 0; n < 18; n++)
+        if (mkdir(name, 0700) != 0 || chdir(name) != 0)
+            SHOW(-1);
+    SHOW(syscall(SYS_getcwd, name, 10));
+    memset(name, 'n', 250);
+    for (int n = 0; n < 18; n++)
+        if (chdir("..") != 0 || rmdir(name) != 0)
+            SHOW(-1);
+    SHOW(open(".", O_TMPFILE | O_RDONLY, 0600));
+    SHOW(open(".", O_TMPFILE | O_CREAT | O_RDWR, 0600));
+    SHOW(open("missing", O_PATH | O_CREAT | O_TRUNC, 0600));
+}
+
 /* A splice moves what a pipe has room for. */
 static void splices(void)
 {
@@ -579,6 +598,7 @@ int main(int count, char **arguments)
     directly();
     numbers();
     starts();
+    long_path();
     splices();
     data();
     return 0;
