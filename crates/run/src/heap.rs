@@ -1,7 +1,8 @@
 //! The allocator of the library that is preloaded.
 //!
-//! It takes memory from the kernel. The program's `malloc` is never called, so a call on the store works
+//! It takes memory from the kernel, and not from the program's `malloc`, so a call on the store works
 //! in a signal handler that has interrupted it. No lock of it stays taken in a child ([`Heap::pause`]).
+//! The threads that a connection starts are an exception: libc takes memory for them.
 
 use dlmalloc::Dlmalloc;
 use std::alloc::{GlobalAlloc, Layout};

@@ -42,6 +42,8 @@
 //!   the program does not load the library and inherits the file.
 //! - Descriptors that `sendmmsg` passes to another process cannot be used there, nor those that `sendmsg` passes of a
 //!   store without a mount, or of a file without a name.
+//! - The first call on the store of a process starts threads, for which libc takes memory: it must not be made in a
+//!   handler that has interrupted `malloc`, nor beside a thread that forks.
 //! - Threads of the backend count as threads of the program. So a program whose first thread calls `pthread_exit` does not
 //!   end with its last one, and `unshare` of a user namespace fails, after the first call on the store.
 //! - inotify reports what programs outside of the run do by the mount, and not what those of the run do.

@@ -3,6 +3,7 @@
 use super::{Answer, At, Call, Resolved, SYS_FCHMODAT2, Session, Stop};
 use crate::kernel::Result;
 use crate::memory;
+use crate::process::File;
 use crate::shared::Reason;
 use libc::*;
 use vfs::{Attr, Ctx, Errno, FileType, Ino, SetAttr, SetTime, StatFs, Timestamp, perm};
@@ -37,18 +38,17 @@ pub(crate) fn show(call: &Call) -> Answer {
 
 /// The attributes of the descriptor in the first argument.
 fn of_descriptor(call: &Call) -> std::result::Result<Attr, Stop> {
-    let file = call.file(0)?;
+    of_file(call, &call.file(0)?)
+}
+
+fn of_file(call: &Call, file: &File) -> std::result::Result<Attr, Stop> {
     Ok(file.fs()?.getattr(&*call.process.cx()?, file.ino())?)
 }
 
 /// The attributes of what an empty path names: the descriptor in the first argument, or the working directory.
 fn of_empty_path(call: &Call) -> std::result::Result<Attr, Stop> {
-    match (call.int(0), call.process.cwd()) {
-        (AT_FDCWD, Some(cwd)) => {
-            let fs = super::open_directory(&cwd)?;
-            Ok(fs.getattr(&*call.process.cx()?, cwd.ino())?)
-        }
-        (AT_FDCWD, None) => Err(Stop::Kernel),
+    match call.int(0) {
+        AT_FDCWD => of_file(call, &call.process.cwd().ok_or(Stop::Kernel)?),
         _ => of_descriptor(call),
     }
 }

@@ -93,37 +93,35 @@ pub(crate) fn copy(call: &Call) -> Answer {
 /// Checks the arguments of a splice: the side that is not in the store must be a pipe, which has no offset. With
 /// `SPLICE_F_NONBLOCK` an empty pipe is an error.
 fn check_splice(call: &Call, from: &Side, to: &Side) -> Result<()> {
-    let flags = call.args[5] as u32;
-    let (Some(pipe), false) = (
-        [from, to].into_iter().find(|side| side.file.is_none()),
-        flags & !SPLICE_FLAGS != 0,
-    ) else {
+    let mut sides = [from, to].into_iter();
+    let pipe = sides.find(|side| side.file.is_none());
+    let pipe = pipe.ok_or(Errno::INVAL)?;
+    if call.args[5] as u32 & !SPLICE_FLAGS != 0 || !kernel::is_pipe(pipe.fd as u32)? {
         return Err(Errno::INVAL);
-    };
-    let is_pipe = kernel::is_pipe(pipe.fd as u32)?;
-    match (is_pipe, pipe.offset) {
-        (false, _) => Err(Errno::INVAL),
-        (true, 0) => Ok(()),
-        (true, _) => Err(Errno::SPIPE),
-    }?;
-    let is_patient = flags & SPLICE_F_NONBLOCK == 0;
-    let waits = from.file.is_none() && !kernel::is_ready(pipe.fd as u32, POLLIN)?;
-    match waits && !is_patient {
-        true => Err(Errno::AGAIN),
-        false => Ok(()),
     }
+    if pipe.offset != 0 {
+        return Err(Errno::SPIPE);
+    }
+    if !may_wait(call) && from.file.is_none() && !kernel::is_ready(pipe.fd as u32, POLLIN)? {
+        return Err(Errno::AGAIN);
+    }
+    Ok(())
+}
+
+/// Whether a splice may wait for its pipe.
+fn may_wait(call: &Call) -> bool {
+    call.args[5] as u32 & SPLICE_F_NONBLOCK == 0
 }
 
 /// Moves as much of a file to a pipe as it has room for. It waits for some room, and never for more.
 fn splice_to_pipe(call: &Call, from: &Side, to: &Side, len: usize) -> Answer {
     let start = from.offset()?;
     // The pipe refers to these pages afterwards, so they are not used again.
-    let pages = Pages::new(len)?;
-    let read = from.transfer(call, true, pages.bytes(len))?;
-    let is_patient = call.args[5] as u32 & SPLICE_F_NONBLOCK == 0;
+    let mut pages = Pages::new(len)?;
+    let read = from.transfer(call, true, pages.bytes())?;
     let moved = match read {
         0 => Ok(0),
-        read => pages.splice(to.fd, read as usize, is_patient),
+        read => pages.splice(to.fd, read, may_wait(call)),
     };
     from.unread(start, read - *moved.as_ref().unwrap_or(&0))?;
     moved
@@ -188,17 +186,14 @@ impl Pages {
         Ok(Self { address, len })
     }
 
-    #[allow(clippy::mut_from_ref)] // one call uses them
-    fn bytes(&self, len: usize) -> &mut [u8] {
-        // SAFETY: the mapping has this length, or the call fails there; it lasts until `self` is dropped.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.address as *mut u8, len.min(self.len as usize))
-        }
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping has this length, and lasts until `self` is dropped.
+        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.len as usize) }
     }
 
     /// Gives the first bytes to a pipe, as many as it takes at once. It waits until it takes some, if it is patient.
-    fn splice(&self, pipe: u64, len: usize, is_patient: bool) -> Answer {
-        let part = [self.address, len as u64];
+    fn splice(&self, pipe: u64, len: u64, is_patient: bool) -> Answer {
+        let part = [self.address, len];
         loop {
             let (parts, flags) = (part.as_ptr() as u64, SPLICE_F_NONBLOCK.into());
             // SAFETY: the kernel reads a part of the mapping.

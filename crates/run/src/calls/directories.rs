@@ -1,6 +1,6 @@
 //! Listings, and the working directory.
 
-use super::{Answer, At, Call, Stop, open_directory};
+use super::{Answer, At, Call, Stop};
 use crate::kernel;
 use crate::memory;
 use crate::process::File;
@@ -100,7 +100,7 @@ fn enter(call: &Call, fs: &dyn FileSystem, dir: &Attr) -> Answer {
 
 fn show(call: &Call, cwd: &File) -> Answer {
     let mut path = call.process.at.clone();
-    path.extend(path_of(call.process, open_directory(cwd)?, cwd.ino())?);
+    path.extend(path_of(call.process, cwd.fs()?, cwd.ino())?);
     path.push(0);
     if path.len() > PATH_MAX as usize {
         return Err(Errno::NAMETOOLONG.into()); // libc walks up then

@@ -322,14 +322,6 @@ fn adopt_directory(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// The file system of this process, which has the working directory open.
-pub(crate) fn open_directory(cwd: &File) -> Result<&'static dyn FileSystem> {
-    cwd.fs().map_err(|errno| match errno {
-        Errno::STALE => Errno::NOENT, // it was removed, as paths in a removed directory tell
-        errno => errno,
-    })
-}
-
 /// The rest of a path after its first names: nothing, or a slash and more.
 fn strip_names<'p>(path: &'p [u8], first: &[u8]) -> Option<&'p [u8]> {
     let below = path.strip_prefix(first)?;
@@ -397,11 +389,7 @@ impl Session {
         };
         let (ino, file) = match start {
             Start::Root => (Ino::ROOT, None),
-            Start::Cwd(file) => {
-                open_directory(&file)?;
-                (file.ino(), Some(file))
-            }
-            Start::Dir(file) => {
+            Start::Cwd(file) | Start::Dir(file) => {
                 file.fs()?;
                 (file.ino(), Some(file))
             }
