@@ -187,10 +187,10 @@ impl<'a> Inbox<'a> {
         Ok(())
     }
 
-    /// Reads to the end of the connection, unless `is_over` before. A peer that goes on sending waits mostly.
-    pub(super) fn drain(&mut self, is_over: impl Fn() -> bool) {
+    /// Reads to the end of the connection, unless it is closed before. A peer that goes on sending waits mostly.
+    pub(super) fn drain(&mut self) {
         let mut unread = std::mem::take(&mut self.small);
-        while !is_over() && self.receive(&mut unread).is_ok() {
+        while !(self.is_closed)() && self.receive(&mut unread).is_ok() {
             std::thread::sleep(PAUSE);
         }
     }

@@ -311,7 +311,7 @@ impl<P: Pmem + 'static> Service<P> {
         if let Ok(mut inbox) =
             Inbox::new(&connection.socket, &self.budget, None, patience, &is_over)
         {
-            inbox.drain(is_over);
+            inbox.drain();
         }
     }
 

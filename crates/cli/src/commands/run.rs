@@ -116,13 +116,20 @@ impl<'a> Mounted<'a> {
             if is_own {
                 mount(store, at)?;
             }
+            let mut mounted = Self {
+                at,
+                root: None,
+                is_own,
+            };
             let mut options = OpenOptions::new();
             options.read(true).custom_flags(OFlags::PATH.bits() as i32);
             let root = options.open(at).map_err(|e| Failure::about(at, e))?;
             // It may have been unmounted before it was open.
-            if is_on_mount(&root, at).map_err(|e| Failure::about(at, e))? {
-                let root = Some(root);
-                return Ok(Self { at, root, is_own });
+            let is_there = is_on_mount(&root, at).map_err(|e| Failure::about(at, e))?;
+            mounted.is_own &= is_there;
+            if is_there {
+                mounted.root = Some(root);
+                return Ok(mounted);
             }
         }
     }
