@@ -303,7 +303,8 @@ impl State {
 
     /// Whether it is a file that no crash shows any more: it has no name, and its removals are persistent.
     pub(crate) fn is_gone(&self) -> bool {
-        self.links == 0 && self.removals.iter().all(|mark| mark.is_done())
+        let are_persistent = || self.removals.iter().all(|mark| mark.is_done());
+        self.links == 0 && (hit(Bug::GoneEarly) || are_persistent())
     }
 
     pub(crate) fn attr(&self, ino: Ino) -> Attr {

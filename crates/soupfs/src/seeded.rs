@@ -36,6 +36,8 @@ medium::seeded_bugs! {
     SizeBeforeData,
     /// The last line of a block is not flushed.
     LastLineNotFlushed,
+    /// An open file without a name changes in place before the removals of its names are persistent.
+    GoneEarly,
     /// Blocks that were cut off are free before the pointers to them are removed.
     FreeBeforeCut,
     /// An allocation bit that is not set before there is a pointer.

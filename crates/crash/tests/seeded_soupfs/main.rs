@@ -9,6 +9,7 @@ mod budget;
 mod full_chain;
 #[path = "../soupfs/image.rs"]
 mod image;
+mod open_file;
 mod shared_round;
 
 use budget::{BUDGET, used};
@@ -96,6 +97,9 @@ const OF_PARTS: [Bug; 4] = [
 /// Bugs of the bound. The explorer has no time, so that it cannot find the first.
 const OF_BOUND: [Bug; 2] = [Bug::OneRoundPerBound, Bug::NodeLeftOut];
 
+/// Bugs of open files without a name.
+const OF_OPEN_FILES: [Bug; 1] = [Bug::GoneEarly];
+
 /// Bugs that need calls or other rounds in the middle of a round. The test `interleaved` of SoupFS finds them.
 const OF_THREADS: [Bug; 10] = [
     Bug::NothingClaimed,
@@ -152,7 +156,7 @@ fn power_cuts_find(bugs: &[Bug], model: PersistModel, loss: impl Fn() -> Option<
 
 #[test]
 fn every_seeded_bug_is_found() {
-    let others = [&OF_PARTS[..], &OF_BOUND[..1], &OF_THREADS].concat();
+    let others = [&OF_PARTS[..], &OF_BOUND[..1], &OF_OPEN_FILES, &OF_THREADS].concat();
     let pairs = Bug::ALL.iter().filter(|bug| !others.contains(bug));
     let pairs = pairs.flat_map(|bug| PersistModel::ALL.map(|model| (*bug, model)));
     let mut missed = Vec::new();
@@ -186,6 +190,7 @@ fn every_seeded_bug_is_found() {
     for model in PersistModel::ALL {
         power_cuts_find(&OF_PARTS, model, || shared_round::loss(model));
         power_cuts_find(&OF_BOUND, model, || aged::loss(model, LIVES));
+        power_cuts_find(&OF_OPEN_FILES, model, || open_file::loss(model));
     }
     for model in PersistModel::ALL {
         let [_, _, options, ..] = explorations(model); // the test `soupfs` has the others
